@@ -1,0 +1,1 @@
+"""hothead: a small, hot draft vocabulary for speculative decoding."""

@@ -1,0 +1,83 @@
+"""Files that are either whole or not there: atomic writes, and safetensors reading with clear errors."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hothead.errors import InputError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; rename it over ``path`` only if the body succeeds.
+
+    A failure of any kind (full disk and interruption included) leaves an earlier ``path`` as it was.
+
+    Raises:
+        InputError: the folder does not exist, or the file could not be written (full disk, no permission).
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        # mkstemp makes private files; a result is as readable as any other file the user makes.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        # safetensors reports a failed write (full disk) as its own exception class.
+        raise InputError(f"cannot write {path}: {error}; an earlier file of that name is unchanged") from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` (UTF-8) to ``path`` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write ``value`` as indented JSON to ``path`` atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write named arrays and string metadata to ``path`` atomically."""
+    with atomic_path(path) as temporary:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, dict(metadata))
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read every array and the metadata of a safetensors file.
+
+    Raises:
+        InputError: the file is missing, unreadable, truncated or not safetensors.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            return arrays, dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
