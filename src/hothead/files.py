@@ -61,9 +61,22 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write named arrays and string metadata to ``path`` atomically."""
+    """Write named arrays and string metadata to ``path`` atomically; equal contents give equal bytes."""
     with atomic_path(path) as temporary:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, dict(metadata))
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata in a safetensors header, which the library writes in another order each time."""
+    with path.open("rb+") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # the same text in another order; spaces may pad it
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

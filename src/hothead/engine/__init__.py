@@ -1,0 +1,1 @@
+"""The embedded engine: draft, verify, commit; one sequence, one process."""

@@ -1,0 +1,261 @@
+"""The loop: draft, verify, commit."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hothead.dynamic import DynamicConfig, HotVocabulary, make_hot_vocabulary
+from hothead.engine.draft import propose_chain
+from hothead.engine.sampling import SamplingParams, probabilities, sample
+from hothead.engine.stopwatch import Stopwatch
+from hothead.engine.text import TextStream
+from hothead.engine.verify import Proposal, verify_greedy, verify_sampled
+from hothead.errors import ContextOverflow, InputError
+from hothead.models.draft import Draft
+from hothead.models.target import Target
+from hothead.tokenizer import chat_ids
+from hothead.vocab import DraftVocab
+
+Prompt = str | Sequence[int] | Sequence[dict[str, Any]]
+
+
+@dataclass
+class Stats:
+    """What one generation cost. Prefill and its token count in neither rounds nor decode time.
+
+    Attributes:
+        prompt_tokens: read.
+        new_tokens: emitted, the prefill's token included.
+        rounds: verify passes.
+        misses: emitted tokens that were not in the draft vocabulary when they were drafted for.
+        rows_copied: LM head rows copied to follow the traffic.
+        prefill_s: until the first token.
+        decode_s: all rounds.
+        sections_s: ``decode_s`` by section.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    rounds: int = 0
+    misses: int = 0
+    rows_copied: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    sections_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Emitted tokens per verify pass, the bonus token included and the prefill's excluded."""
+        return (self.new_tokens - 1) / self.rounds if self.rounds else float("nan")
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decoding speed: tokens after the first over the time they took."""
+        return (self.new_tokens - 1) / self.decode_s if self.decode_s else float("nan")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round emitted: ids, and the text they release."""
+
+    target_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class Generation:
+    """A finished answer.
+
+    Attributes:
+        target_ids: emitted, an end-of-turn token included.
+        text: without special tokens, up to a stop string.
+        finish_reason: "stop" (end of turn or stop string), "length" or "context".
+    """
+
+    target_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str = ""
+    stats: Stats = field(default_factory=Stats)
+
+
+class SpeculativeDecoder:
+    """A target that answers, faster with a draft; the same text with any draft, vocabulary and policy.
+
+    Args:
+        target: the model whose text is wanted.
+        draft: proposes tokens; None decodes plainly.
+        vocab: target ids that the draft may propose; None for all of them.
+        dynamic: slots and policy on top of ``vocab``; None for a static vocabulary.
+        num_steps: k, tokens drafted per round.
+
+    Raises:
+        TokenizerMismatch: the vocabulary was made for another tokenizer or head.
+        InputError: no steps, or a vocabulary without a draft.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None = None,
+        vocab: DraftVocab | None = None,
+        dynamic: DynamicConfig | None = None,
+        num_steps: int = 4,
+    ) -> None:
+        if num_steps < 1:
+            raise InputError(f"num_steps must be at least 1; found {num_steps}")
+        if draft is None and (vocab is not None or dynamic is not None):
+            raise InputError("a draft vocabulary needs a draft; give one, or neither")
+        self.target = target
+        self.draft = draft
+        self.num_steps = num_steps
+        self.hot: HotVocabulary | None = None
+        if draft is not None:
+            vocab = vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
+            vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
+            self.hot = make_hot_vocabulary(draft.lm_head, vocab, dynamic)
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+        """Answer ``prompt`` (text, token ids or chat messages) and return it whole."""
+        stream = self.stream(prompt, params)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> "GenerationStream":
+        """Answer ``prompt`` round by round: iterate for :class:`Chunk`, then read ``.result``.
+
+        Raises:
+            ContextOverflow: the prompt does not fit the target's context.
+            InputError: an empty prompt, or ids outside the vocabulary.
+        """
+        return GenerationStream(self, self._prompt_ids(prompt), params or SamplingParams())
+
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            ids = list(self.target.tokenizer(prompt)["input_ids"])
+        elif prompt and isinstance(prompt[0], dict):
+            ids = chat_ids(self.target.tokenizer, prompt)
+        else:
+            ids = [int(target_id) for target_id in prompt]
+        if not ids:
+            raise InputError("the prompt is empty; give at least one token")
+        if min(ids) < 0 or max(ids) >= self.target.vocab_size:
+            raise InputError(f"the prompt holds ids outside the target's 0..{self.target.vocab_size - 1}")
+        if len(ids) >= self.target.max_positions:
+            raise ContextOverflow(
+                f"the prompt has {len(ids)} tokens and the target's context is {self.target.max_positions}; "
+                "shorten it to leave room for an answer"
+            )
+        return ids
+
+
+class GenerationStream:
+    """One answer in the making: iterating runs the rounds; ``result`` is complete when the iteration ends."""
+
+    def __init__(self, decoder: SpeculativeDecoder, prompt_ids: list[int], params: SamplingParams) -> None:
+        self._decoder, self._prompt_ids, self._params = decoder, prompt_ids, params
+        self._text = TextStream(decoder.target.tokenizer, params.stop)
+        self._end_ids = frozenset() if params.ignore_eos else decoder.target.end_target_ids
+        # A round may overshoot max_new_tokens, but the context is a wall.
+        self._room = decoder.target.max_positions - len(prompt_ids)
+        self.result = Generation(stats=Stats(prompt_tokens=len(prompt_ids)))
+        self._rounds = self._run()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._rounds
+
+    @torch.inference_mode()
+    def _run(self) -> Iterator[Chunk]:
+        target, draft, hot = self._decoder.target, self._decoder.draft, self._decoder.hot
+        params, stats, device = self._params, self.result.stats, target.device
+        generator = torch.Generator(device=device)
+        _ = generator.seed() if params.seed is None else generator.manual_seed(params.seed)
+        watch = Stopwatch(device)
+        rows_before = hot.rows_copied if hot else 0
+        capacity = min(
+            len(self._prompt_ids) + params.max_new_tokens + self._decoder.num_steps + 1, target.max_positions
+        )
+
+        start = time.perf_counter()
+        prompt_ids = torch.tensor(self._prompt_ids, device=device)
+        cache = target.new_cache(capacity)
+        output = target.forward(prompt_ids, cache, last=1)
+        features = output.features
+        emitted = self._verify(_nothing(device), output.logits, generator)
+        new_ids = torch.cat(
+            [prompt_ids, torch.tensor(emitted, device=device)]
+        )  # what the draft has not seen yet
+        if draft is not None and hot is not None:
+            draft.reset(capacity)
+            hot.after_prompt(prompt_ids)
+        stats.prefill_s = time.perf_counter() - start
+
+        # The clock stops while the consumer holds a chunk.
+        start = time.perf_counter()
+        while True:
+            chunk, is_over = self._commit(emitted)
+            stats.decode_s += time.perf_counter() - start
+            yield chunk
+            start = time.perf_counter()
+            if is_over:
+                break
+            if draft is None or hot is None:
+                proposal = _nothing(device)
+            else:
+                steps = min(self._decoder.num_steps, self._room - len(self.result.target_ids))
+                proposal = propose_chain(draft, hot.head, new_ids, features, steps, params, generator, watch)
+            with watch.section("target_verify"):
+                committed = cache.length
+                output = target.forward(torch.cat([new_ids[-1:], proposal.target_ids]), cache)
+                emitted = self._verify(proposal, output.logits, generator)
+                cache.truncate(committed + len(emitted))
+            new_ids = torch.tensor(emitted, device=device)
+            features = output.features[: len(emitted)]
+            stats.rounds += 1
+            if hot is not None:
+                with watch.section("vocab_update"):
+                    stats.misses += int((hot.head.row_of[new_ids] < 0).sum())
+                    hot.after_round(new_ids, output.logits[: len(emitted)])
+
+        stats.rows_copied = (hot.rows_copied if hot else 0) - rows_before
+        watch.close(stats.decode_s)
+        stats.sections_s = watch.seconds
+
+    def _verify(self, proposal: Proposal, target_logits: Tensor, generator: torch.Generator) -> list[int]:
+        if self._params.is_greedy:
+            return verify_greedy(proposal, target_logits)
+        probs = probabilities(target_logits, self._params)
+        if not len(proposal):
+            return sample(probs, generator).tolist()
+        return verify_sampled(proposal, probs, generator)
+
+    def _commit(self, emitted: list[int]) -> tuple[Chunk, bool]:
+        """Append what a round emitted, up to whatever ends the answer."""
+        result, kept, text = self.result, [], ""
+        for target_id in emitted:
+            kept.append(target_id)
+            result.target_ids.append(target_id)
+            if target_id in self._end_ids:
+                result.finish_reason = "stop"
+            else:
+                text += self._text.push(target_id)
+                if self._text.stopped:
+                    result.finish_reason = "stop"
+                elif len(result.target_ids) == self._params.max_new_tokens:
+                    result.finish_reason = "length"
+                elif len(result.target_ids) >= self._room:
+                    result.finish_reason = "context"
+            if result.finish_reason:
+                text += self._text.finish()
+                break
+        result.text = self._text.text
+        result.stats.new_tokens = len(result.target_ids)
+        return Chunk(tuple(kept), text), bool(result.finish_reason)
+
+
+def _nothing(device: torch.device) -> Proposal:
+    return Proposal(torch.empty(0, dtype=torch.int64, device=device))

@@ -1,0 +1,179 @@
+"""HotHead: the LM head's rows for the hot target ids, and the slots in which other rows come and go."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hothead.errors import DraftMismatch
+from hothead.packed import PackedLinear
+from hothead.vocab import DraftVocab
+
+
+@dataclass(frozen=True)
+class LMHead:
+    """A model's output projection and what it does to the logits afterwards.
+
+    Attributes:
+        weight: [V, H]; tied to the embedding or not, which makes no difference here.
+        bias: [V] or None.
+        scale: the logits are multiplied by this (Cohere, Granite).
+        soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)`` (Gemma 2), None for no cap.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    soft_cap: float | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """V, rows of the head."""
+        return self.weight.shape[0]
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Scale and cap raw products, as the model does."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.soft_cap is not None:
+            logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
+        return logits
+
+
+class HotHead:
+    """Logits over the hot rows only, in terms of ``target_ids``.
+
+    Rows 0..Vd-1 are static: one block, packed where that is faster. Rows Vd..Vd+D-1 are slots: plain rows that
+    :meth:`write_slots` overwrites in place, one row per new id, so pointers stay valid for compiled code and CUDA
+    graphs. Slots start with the vocabulary's runners-up; one that holds nothing has target id -1 and logit -inf.
+    With ``slots=0`` this is the static head, the same operations and the same bits.
+
+    Attributes:
+        target_ids: int64 [Vd + D], the target id of each row, -1 for an empty slot.
+        row_of: int64 [V + 1], the row of each target id, -1 if it is not hot; entry V is scratch.
+
+    Args:
+        lm_head: the full head; its weight stays referenced, as the source of rows for the slots.
+        vocab: the static rows.
+        slots: D, how many dynamic rows.
+
+    Raises:
+        DraftMismatch: the vocabulary was made for a head with another number of rows.
+    """
+
+    def __init__(self, lm_head: LMHead, vocab: DraftVocab, slots: int = 0) -> None:
+        if vocab.target_vocab_size != lm_head.vocab_size:
+            raise DraftMismatch(
+                f"the draft vocabulary is for a head of {vocab.target_vocab_size} rows; this one has "
+                f"{lm_head.vocab_size}"
+            )
+        if slots < 0:
+            raise DraftMismatch(f"dynamic slots must be 0 or more; found {slots}")
+        weight = lm_head.weight
+        self.lm_head = lm_head
+        self.vocab = vocab
+        self.num_static = len(vocab)
+        self.num_slots = slots
+        static_ids = torch.as_tensor(vocab.target_ids.copy(), device=weight.device)
+        keep_all = vocab.is_full
+        self._static = PackedLinear(
+            weight if keep_all else weight[static_ids],
+            lm_head.bias if keep_all or lm_head.bias is None else lm_head.bias[static_ids],
+        )
+        empty = static_ids.new_full((slots + 1,), -1)  # one more row than slots: scratch for masked writes
+        self._rows = torch.cat([static_ids, empty])
+        self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1])
+        self._slot_bias = weight.new_full((slots + 1,), -torch.inf)
+        self.row_of = static_ids.new_full((lm_head.vocab_size + 1,), -1)
+        self.row_of[static_ids] = torch.arange(self.num_static, device=weight.device)
+        first = torch.as_tensor(vocab.next_target_ids[:slots].copy(), device=weight.device)
+        if len(first):
+            self.write_slots(torch.arange(len(first), device=weight.device), first)
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [Vd + D], the target id of each row, -1 for an empty slot."""
+        return self._rows[: self.num_static + self.num_slots]
+
+    @property
+    def slot_target_ids(self) -> Tensor:
+        """int64 [D], the target id of each slot, -1 for an empty one."""
+        return self._rows[self.num_static : self.num_static + self.num_slots]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[B, H] -> [B, Vd + D], in row order; -inf in empty slots."""
+        raw = self._static(hidden)
+        if self.num_slots:
+            slots = self.num_slots
+            raw = torch.cat(
+                [raw, functional.linear(hidden, self._slot_weight[:slots], self._slot_bias[:slots])], dim=-1
+            )
+        return self._finish(raw)
+
+    def _finish(self, raw: Tensor) -> Tensor:
+        finished = self.lm_head.finish(raw)
+        if self.num_slots and self.lm_head.soft_cap is not None:
+            # tanh would turn an empty slot's -inf into -soft_cap, which is a token's logit like any other.
+            finished = finished.masked_fill(self.target_ids < 0, -torch.inf)
+        return finished
+
+    def argmax(self, hidden: Tensor) -> Tensor:
+        """[B, H] -> int64 [B], the most likely hot ``target_ids``."""
+        return self.target_ids[self.logits(hidden).argmax(dim=-1)]
+
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[B, H] -> log-probabilities over the hot rows, float32 [B, k], and their ``target_ids``, int64 [B, k]."""
+        logits = self.logits(hidden).float()
+        top = logits.topk(k, dim=-1)
+        return top.values - logits.logsumexp(dim=-1, keepdim=True), self.target_ids[top.indices]
+
+    def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
+        """[B, H] -> float32 [B, Vd + D], normalised over the hot rows, in row order."""
+        return (self.logits(hidden).float() / temperature).log_softmax(dim=-1)
+
+    def write_slots(self, slots: Tensor, target_ids: Tensor) -> None:
+        """Put the rows of ``target_ids`` into ``slots``, in place; what they held is no longer hot.
+
+        Only these rows are copied, on the device, without the host learning anything.
+
+        Args:
+            slots: int64 [n], distinct; D stands for the scratch row (a masked write).
+            target_ids: int64 [n], distinct ids that are not hot; V stands for "none" (with slot D).
+        """
+        vocab_size = self.lm_head.vocab_size
+        rows = slots + self.num_static
+        evicted = self._rows[rows]
+        self.row_of.index_fill_(0, torch.where(evicted >= 0, evicted, vocab_size), -1)
+        self.row_of.index_copy_(0, target_ids, rows)
+        self._rows.index_copy_(0, rows, target_ids)
+        source = target_ids.clamp(max=vocab_size - 1)
+        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source))
+        if self.lm_head.bias is None:
+            self._slot_bias.index_fill_(0, slots, 0.0)
+        else:
+            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source))
+        # Scratch entries: never hot, whatever a masked write left there.
+        self._rows[-1] = -1
+        self.row_of[-1] = -1
+
+    def replace_static(self, target_ids: Tensor) -> None:
+        """Gather all static rows anew (``full_refresh``): int64 [Vd], distinct. Costs Vd rows, not rows missed."""
+        rows = torch.arange(self.num_static, device=target_ids.device)
+        self.row_of.index_fill_(0, self._rows[: self.num_static], -1)
+        self.row_of.index_copy_(0, target_ids, rows)
+        self._rows[: self.num_static] = target_ids
+        bias = self.lm_head.bias
+        # Plain rows: packing them anew every round would cost more than it saves.
+        self._static = PackedLinear(
+            self.lm_head.weight.index_select(0, target_ids),
+            None if bias is None else bias.index_select(0, target_ids),
+            pack=False,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one logits call reads of the weights."""
+        return (
+            (self.num_static + self.num_slots) * self._slot_weight.shape[1] * self._slot_weight.element_size()
+        )

@@ -1,0 +1,1 @@
+"""Targets and drafts: transformers models behind the few calls that the engine makes."""

