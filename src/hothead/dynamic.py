@@ -135,9 +135,7 @@ def make_policies(spec: str) -> tuple[Policy, ...]:
     for part in spec.split("+"):
         name, _, argument = part.strip().partition(":")
         if name not in POLICIES:
-            raise InputError(
-                f"no policy is called {name!r}; expected {', '.join(POLICY_NAMES)}, joined by '+'"
-            )
+            raise InputError(f"no policy is called {name!r}; expected {', '.join(POLICY_NAMES)}, joined by '+'")
         if argument and (name != "target_topk" or not argument.isdigit()):
             raise InputError(f"policy {part!r}: only target_topk takes a number, as in target_topk:4")
         policies.append(POLICIES[name](int(argument)) if argument else POLICIES[name]())
@@ -222,9 +220,7 @@ class FullRefresh:
         self._lm_head, self._vocab = lm_head, vocab
         device = lm_head.weight.device
         self._counts = torch.zeros(lm_head.vocab_size, dtype=torch.int64, device=device)
-        self._counts[: len(prior_counts)] = torch.as_tensor(
-            np.asarray(prior_counts, dtype=np.int64), device=device
-        )
+        self._counts[: len(prior_counts)] = torch.as_tensor(np.asarray(prior_counts, dtype=np.int64), device=device)
         self.rows_copied = 0
 
     def after_prompt(self, target_ids: Tensor) -> None:

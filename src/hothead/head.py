@@ -174,6 +174,4 @@ class HotHead:
     @property
     def row_bytes(self) -> int:
         """Bytes that one logits call reads of the weights."""
-        return (
-            (self.num_static + self.num_slots) * self._slot_weight.shape[1] * self._slot_weight.element_size()
-        )
+        return (self.num_static + self.num_slots) * self._slot_weight.shape[1] * self._slot_weight.element_size()

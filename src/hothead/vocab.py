@@ -82,9 +82,7 @@ class DraftVocab:
         unique, first = np.unique(ids, return_index=True)
         if len(unique) != len(ids):
             duplicate = int(np.delete(ids, first)[0])
-            raise InputError(
-                f"target_ids holds id {duplicate} more than once; each target id gets one draft row"
-            )
+            raise InputError(f"target_ids holds id {duplicate} more than once; each target id gets one draft row")
         return cls(unique, target_vocab_size, tokenizer_fingerprint, source=source)
 
     @classmethod
@@ -300,9 +298,7 @@ def _rows_wanted(
         return math.ceil(total * (1 - pruning_ratio))
     assert coverage is not None
     if not 0 < coverage <= 1:
-        raise InputError(
-            f"coverage is the share of the corpus covered, above 0 and at most 1; found {coverage}"
-        )
+        raise InputError(f"coverage is the share of the corpus covered, above 0 and at most 1; found {coverage}")
     counts = np.zeros(total, dtype=np.int64)
     counts[: ranking.vocab_size] = ranking.counts
     covered = np.cumsum(counts[order])

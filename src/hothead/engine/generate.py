@@ -186,9 +186,7 @@ class GenerationStream:
         output = target.forward(prompt_ids, cache, last=1)
         features = output.features
         emitted = self._verify(_nothing(device), output.logits, generator)
-        new_ids = torch.cat(
-            [prompt_ids, torch.tensor(emitted, device=device)]
-        )  # what the draft has not seen yet
+        new_ids = torch.cat([prompt_ids, torch.tensor(emitted, device=device)])  # what the draft has not seen yet
         if draft is not None and hot is not None:
             draft.reset(capacity)
             hot.after_prompt(prompt_ids)

@@ -48,9 +48,7 @@ class SamplingParams:
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens must be at least 1; found {self.max_new_tokens}")
         if self.draft_sampling not in DRAFT_SAMPLING:
-            raise InputError(
-                f"draft_sampling must be {' or '.join(DRAFT_SAMPLING)}; found {self.draft_sampling!r}"
-            )
+            raise InputError(f"draft_sampling must be {' or '.join(DRAFT_SAMPLING)}; found {self.draft_sampling!r}")
         if any(not text for text in self.stop):
             raise InputError("an empty stop string would end every answer at once")
 

@@ -38,9 +38,7 @@ class Proposal:
             one_hot = torch.zeros(vocab_size, device=self.target_ids.device)
             return one_hot.index_fill_(0, self.target_ids[step], 1.0)
         full = self.q.new_zeros(vocab_size + 1)  # the last entry takes what empty rows have: nothing
-        full.index_add_(
-            0, torch.where(self.row_target_ids >= 0, self.row_target_ids, vocab_size), self.q[step]
-        )
+        full.index_add_(0, torch.where(self.row_target_ids >= 0, self.row_target_ids, vocab_size), self.q[step])
         return full[:-1]
 
 
@@ -76,9 +74,7 @@ def verify_sampled(proposal: Proposal, target_probs: Tensor, generator: torch.Ge
     if accepted == k:
         last = target_probs[k]
     else:
-        residual = (
-            target_probs[accepted] - proposal.q_of_target_ids(accepted, target_probs.shape[-1])
-        ).clamp_(min=0)
+        residual = (target_probs[accepted] - proposal.q_of_target_ids(accepted, target_probs.shape[-1])).clamp_(min=0)
         # p = q up to rounding leaves nothing; then a rejection had probability 0 up to rounding, and p itself is right.
         last = torch.where(residual.sum() > 0, residual, target_probs[accepted])
     return [*emitted, int(sample(last[None], generator))]

@@ -57,9 +57,7 @@ class EagleDraft:
 
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
-        layer.load_state_dict(
-            {n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")}
-        )
+        layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
         self._layer = layer.to(device, dtype).eval().requires_grad_(False)
         self._rotary = rotary_class(config).to(device)
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
@@ -130,13 +128,9 @@ def _check_tensors(
     missing = sorted(expected.keys() - tensors.keys())
     extra = sorted(tensors.keys() - expected.keys() - optional.keys())
     if missing or extra:
-        parts = [
-            f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("extra", extra)) if names
-        ]
+        parts = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("extra", extra)) if names]
         hint = (
-            " (d2t, t2d, norm or lm_head tensors belong to EAGLE-3, which this loader does not read)"
-            if extra
-            else ""
+            " (d2t, t2d, norm or lm_head tensors belong to EAGLE-3, which this loader does not read)" if extra else ""
         )
         raise DraftMismatch(f"not an EAGLE-1/2 checkpoint: {'; '.join(parts)}{hint}")
     for name, shape in {**expected, **optional}.items():

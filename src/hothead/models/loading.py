@@ -53,9 +53,7 @@ def load_draft(spec: str, target: Target) -> Draft:
         InputError: nothing loadable there.
     """
     folder = Path(spec).expanduser()
-    if folder.is_dir() and (
-        weights := next((folder / n for n in WEIGHT_FILES if (folder / n).is_file()), None)
-    ):
+    if folder.is_dir() and (weights := next((folder / n for n in WEIGHT_FILES if (folder / n).is_file()), None)):
         tensors = _read_tensors(weights)
         if "fc.weight" in tensors:
             return EagleDraft(_read_config(folder), tensors, target)
@@ -94,9 +92,7 @@ def _load_gguf(location: str, keywords: dict[str, str], dtype: torch.dtype, devi
 
     # Dequantized: the engine packs plain weights, and its drafts share the head.
     quantization = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        location, dtype=dtype, quantization_config=quantization, **keywords
-    )
+    model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, quantization_config=quantization, **keywords)
     return model.to(device)
 
 

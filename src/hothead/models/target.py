@@ -90,9 +90,7 @@ class CausalLM:
         target_ids = torch.arange(1, 4, device=self.device) % self.lm_head.vocab_size
         expected = self.model(input_ids=target_ids[None]).logits[0].float()
         features = self.features(target_ids, self.new_cache())
-        found = self.lm_head.finish(
-            nn.functional.linear(features, self.lm_head.weight, self.lm_head.bias)
-        ).float()
+        found = self.lm_head.finish(nn.functional.linear(features, self.lm_head.weight, self.lm_head.bias)).float()
         tolerance = 16 * torch.finfo(self.dtype).eps * float(expected.abs().max())
         difference = float((found - expected).abs().max())
         if not difference <= tolerance:
@@ -140,9 +138,7 @@ def read_lm_head(model: PreTrainedModel) -> LMHead:
     if not isinstance(head, nn.Linear):
         raise InputError(f"{type(model).__name__} has no linear LM head (found {type(head).__name__})")
     config = model.config.get_text_config()
-    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
-        getattr(config, "logits_scaling", None) or 1.0
-    )
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
     soft_cap = getattr(config, "final_logit_softcapping", None)
     bias = None if head.bias is None else head.bias.detach()
     return LMHead(head.weight.detach(), bias, scale, None if soft_cap is None else float(soft_cap))
@@ -154,6 +150,4 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
     unsupported = kinds - {"full_attention", "sliding_attention", "chunked_attention"}
     if unsupported or getattr(config, "is_encoder_decoder", False):
         found = ", ".join(sorted(unsupported)) or "an encoder"
-        raise InputError(
-            f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back"
-        )
+        raise InputError(f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back")
