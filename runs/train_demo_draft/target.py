@@ -31,17 +31,52 @@ class TargetConfig:
     rope_theta: float
 
 
+_GGUF_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def _rotate_half_rows(weight: Tensor, heads: int) -> Tensor:
+    """Undo llama.cpp's interleaving of the two rotary halves; weight [heads * D, H]."""
+    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
 def convert_gguf(gguf: Path, out: Path) -> None:
-    """Dequantise a GGUF model to bfloat16 safetensors, with its tokenizer, under `out`; skip if it is there."""
+    """Dequantise a Llama GGUF file to bfloat16 safetensors, with its tokenizer, under `out`; skip if done."""
     if (out / "model.safetensors").exists():
         return
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from gguf import GGUFReader, dequantize
+    from transformers import AutoConfig, AutoTokenizer
 
     out.mkdir(parents=True, exist_ok=True)
-    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16)
+    config = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(out)
-    model.config.save_pretrained(out)
-    tensors = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    config.save_pretrained(out)
+    tensors = {}
+    for t in GGUFReader(str(gguf)).tensors:
+        value = torch.from_numpy(dequantize(t.data, t.tensor_type).copy())
+        if t.name == "token_embd.weight":
+            name = "model.embed_tokens.weight"
+        elif t.name == "output_norm.weight":
+            name = "model.norm.weight"
+        elif t.name.startswith("blk."):
+            _, layer, kind, _ = t.name.split(".")
+            name = f"model.layers.{layer}.{_GGUF_NAMES[kind]}.weight"
+            if kind == "attn_q":
+                value = _rotate_half_rows(value, config.num_attention_heads)
+            elif kind == "attn_k":
+                value = _rotate_half_rows(value, config.num_key_value_heads)
+        else:
+            raise ValueError(f"{gguf.name}: unexpected tensor {t.name!r}; only tied Llama models are read")
+        tensors[name] = value.bfloat16().contiguous()
     save_file(tensors, out / "model.safetensors.tmp")
     (out / "model.safetensors.tmp").rename(out / "model.safetensors")
 
@@ -99,7 +134,7 @@ class _Packed:
 
 @dataclass
 class KVCache:
-    """Static cache: keys and values [layers][B, KV, L, D], left padding per row `pad` [B], `length` filled."""
+    """Static cache: keys and values [layers][B, KV, L, D], each row's left padding [B], `length` filled."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -114,7 +149,7 @@ class KVCache:
 
 
 class FastTarget:
-    """Llama forward passes over left-padded batches; returns what the LM head reads (after the final norm)."""
+    """Llama forward passes over padded batches; they return what the LM head reads (after the final norm)."""
 
     def __init__(self, path: Path, max_length: int = 2048) -> None:
         self.config = c = read_config(path)
@@ -148,6 +183,25 @@ class FastTarget:
         return KVCache(empty[: c.num_layers], empty[c.num_layers :], pad)
 
     @torch.inference_mode()
+    def forward_causal(self, ids: Tensor) -> Tensor:
+        """Run right-padded ids [B, T] with no cache; return features bfloat16 [B, T, H]."""
+        c = self.config
+        b, t = ids.shape
+        cos, sin = self.cos[:t, None], self.sin[:t, None]  # [T, 1, D]
+        group = c.num_heads // c.num_kv_heads
+        x = F.embedding(ids, self.embedding)
+        for norm1, qkv_proj, o_proj, norm2, gate_up_proj, down_proj in self.layers:
+            qkv = qkv_proj(_rms(x, norm1, c.rms_norm_eps)).view(b, t, -1, c.head_dim)
+            qk, v = qkv.split([c.num_heads + c.num_kv_heads, c.num_kv_heads], 2)
+            q, k = rotate(qk, cos, sin).transpose(1, 2).split([c.num_heads, c.num_kv_heads], 1)
+            k, v = k.repeat_interleave(group, 1), v.transpose(1, 2).repeat_interleave(group, 1)
+            attn = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + o_proj(attn.transpose(1, 2).reshape(b, t, -1))
+            gate, up = gate_up_proj(_rms(x, norm2, c.rms_norm_eps)).chunk(2, -1)
+            x = x + down_proj(F.silu(gate) * up)
+        return _rms(x, self.norm, c.rms_norm_eps)
+
+    @torch.inference_mode()
     def forward(self, ids: Tensor, cache: KVCache) -> Tensor:
         """Run ids [B, T] after what `cache` holds and extend it; return features bfloat16 [B, T, H]."""
         c = self.config
@@ -157,13 +211,12 @@ class FastTarget:
         position = (index[None] - cache.pad[:, None]).clamp_min(0)  # [B, T]
         cos, sin = self.cos[position][:, :, None], self.sin[position][:, :, None]  # [B, T, 1, D]
         key_index = torch.arange(end)
-        mask = (key_index[None, None] <= index[None, :, None]) & (key_index[None, None] >= cache.pad[:, None, None])
-        mask |= (index[None, :, None] == key_index[None, None])  # a pad position sees itself: no NaN rows
+        mask = (key_index[None, None] <= index[None, :, None]) & (
+            key_index[None, None] >= cache.pad[:, None, None]
+        )
+        mask |= index[None, :, None] == key_index[None, None]  # a pad position sees itself: no NaN rows
         group = c.num_heads // c.num_kv_heads
-        if t == 1:
-            mask = mask[:, None]  # [B, 1, 1, L]: the query heads of one key head are its "positions"
-        else:
-            mask = mask[:, None]
+        mask = mask[:, None]  # [B, 1, T, L]; when T is 1 a key head's query heads take the place of T
         bias = torch.zeros(mask.shape, dtype=torch.bfloat16).masked_fill_(~mask, float("-inf"))
         x = F.embedding(ids, self.embedding)
         for i, (norm1, qkv_proj, o_proj, norm2, gate_up_proj, down_proj) in enumerate(self.layers):

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Train the demo draft from nothing: bash run.sh. Every input is optional; give more for a better draft:
+#   WORK       scratch folder (features need about 1.2 kB a token)
+#   SELFCHAT   .npz of conversations (else the target writes its own: hours)
+#   GSM8K      GSM8K training split, .parquet
+#   TEXT_ROOT  root of unpacked Debian documentation packages (see README.md for their names)
+#   SPEC_BENCH Spec-Bench question file: evaluation only
+#   PROCS      training processes, one a core; STEPS optimizer steps; OUT where the draft goes
+set -euo pipefail
+cd "$(dirname "$0")"
+PYTHON=${PYTHON:-python}
+WORK=${WORK:-./work}
+PROCS=${PROCS:-$(nproc)}
+STEPS=${STEPS:-1400}
+OUT=${OUT:-../../drafts/smollm2-135m-instruct-eagle}
+SELFCHAT=${SELFCHAT:-$WORK/selfchat.npz}
+mkdir -p "$WORK"
+
+"$PYTHON" convert.py --out "$WORK/target"
+[ -e "$SELFCHAT" ] || "$PYTHON" selfchat.py --target "$WORK/target" --out "$SELFCHAT"
+[ -e "$WORK/prompts.jsonl" ] || "$PYTHON" prompts.py --target "$WORK/target" --out "$WORK/prompts.jsonl" \
+    --selfchat "$SELFCHAT" ${GSM8K:+--gsm8k "$GSM8K"} ${TEXT_ROOT:+--text-root "$TEXT_ROOT"}
+
+each() { # run one command in every process, as part i of PROCS
+    local pids=() i
+    for ((i = 0; i < PROCS; i++)); do "$@" --part "$i/$PROCS" & pids+=($!); done
+    for i in "${pids[@]}"; do wait "$i"; done
+}
+each "$PYTHON" features.py --target "$WORK/target" --conversations "$SELFCHAT" --out "$WORK/shards"
+each "$PYTHON" generate.py --target "$WORK/target" --prompts "$WORK/prompts.jsonl" --out "$WORK/shards" \
+    --max-prompt 600
+
+rm -f "$WORK/meet"
+pids=()
+for ((i = 0; i < PROCS; i++)); do
+    "$PYTHON" train.py --target "$WORK/target" --shards "$WORK/shards" --out "$WORK/run" --steps "$STEPS" \
+        --rank "$i" --world "$PROCS" --rendezvous "$WORK/meet" &
+    pids+=($!)
+done
+for i in "${pids[@]}"; do wait "$i"; done
+mkdir -p "$OUT"
+cp "$WORK/run/draft/model.safetensors" "$WORK/run/draft/config.json" "$OUT/"
+
+if [ -n "${SPEC_BENCH:-}" ]; then
+    "$PYTHON" overlap.py --target "$WORK/target" --benchmark "$SPEC_BENCH" --shards "$WORK/shards"
+    "$PYTHON" generate.py --target "$WORK/target" --benchmark "$SPEC_BENCH" --every 8 --out "$WORK/eval" \
+        --max-new 128 --max-prompt 1900 --batch 10
+    "$PYTHON" evaluate.py --target "$WORK/target" --draft "$OUT" --shards "$WORK/eval"
+else
+    echo "no SPEC_BENCH: not evaluated on it; held-out figures are in $WORK/run/log.jsonl"
+fi
