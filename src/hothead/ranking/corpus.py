@@ -30,11 +30,11 @@ SPACE = " \t\r\n"
 BLOCK_BYTES = 1 << 16
 PARQUET_ROWS = 256
 
-# A long text is counted in pieces, cut where tokenizers cut anyway: before a line's first letter.
+# A long text is counted in pieces, cut where tokenizers cut anyway: best between two lines, else after an
+# empty line, else before a word's space.
 PIECE_CHARS = 1 << 14
 PIECE_CHARS_MAX = 1 << 16
-LINE_START = re.compile(r"\n(?=\S)")
-WORD_END = re.compile(r"(?<=\S)(?=\s\S)")
+CUTS = (re.compile(r"(?<=\S)\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r"(?<=\S)(?=\s\S)"))
 
 
 class Corpus:
@@ -181,12 +181,8 @@ def _pieces(blocks: Iterable[str]) -> Iterator[str]:
     for block in blocks:
         text += block
         while len(text) > PIECE_CHARS_MAX:
-            if found := LINE_START.search(text, PIECE_CHARS, PIECE_CHARS_MAX):
-                cut = found.end()
-            elif found := WORD_END.search(text, PIECE_CHARS, PIECE_CHARS_MAX):
-                cut = found.start()
-            else:
-                cut = PIECE_CHARS_MAX
+            found = (pattern.search(text, PIECE_CHARS, PIECE_CHARS_MAX) for pattern in CUTS)
+            cut = next((match.end() for match in found if match), PIECE_CHARS_MAX)
             yield text[:cut]
             text = text[cut:]
     if text:

@@ -261,10 +261,11 @@ def refuse_pickle(path: Path) -> None:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(4)
+            start = file.read(9)
     except OSError:
         return  # the reader proper says what is wrong
-    if start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":
+    safetensors = start[8:] == b"{"  # eight bytes of length, which may look like a pickle's, then JSON
+    if (start[:1] == b"\x80" and not safetensors) or start[:4] == b"PK\x03\x04":
         raise InputError(
             f"{path}: a pickle (or torch.save) file, not a token ranking; it can hold code, so it was not opened"
         )
