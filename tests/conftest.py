@@ -36,10 +36,7 @@ def make_toy_tokenizer(extra_words: tuple[str, ...] = ()) -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(
-        [
-            AddedToken(token, special=True)
-            for token in ("<|im_start|>", "<|im_end|>", "<|pad|>", "<|reserved_7|>")
-        ]
+        [AddedToken(token, special=True) for token in ("<|im_start|>", "<|im_end|>", "<|pad|>", "<|reserved_7|>")]
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|pad|>", bos_token="<|im_start|>"

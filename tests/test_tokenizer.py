@@ -158,9 +158,7 @@ def test_chat_ids_are_those_of_the_template(smollm2_tokenizer: Any) -> None:
 def test_mask_covers_answers_and_their_end_of_turn(smollm2_tokenizer: Any) -> None:
     chat = tk.chat_ids_and_mask(smollm2_tokenizer, CHAT)
     assert chat.target_ids.tolist() == tk.chat_ids(smollm2_tokenizer, CHAT, add_generation_prompt=False)
-    assert smollm2_tokenizer.decode(chat.target_ids[chat.assistant_mask]) == (
-        "Blue, user.\n<|im_end|>a<|im_end|>"
-    )
+    assert smollm2_tokenizer.decode(chat.target_ids[chat.assistant_mask]) == ("Blue, user.\n<|im_end|>a<|im_end|>")
 
 
 @pytest.mark.parametrize(

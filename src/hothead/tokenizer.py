@@ -26,9 +26,7 @@ HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 # Added tokens that models are trained never to emit: they must not fill a small draft vocabulary.
-PLACEHOLDER = re.compile(
-    r"reserved|unused|dummy|place.?holder|extra_id|(control|special)_\d+|\[pad\d+\]", re.I
-)
+PLACEHOLDER = re.compile(r"reserved|unused|dummy|place.?holder|extra_id|(control|special)_\d+|\[pad\d+\]", re.I)
 
 
 # --- finding a model or tokenizer -----------------------------------------------------------------
@@ -86,9 +84,7 @@ def _in_package(name: str) -> ModelSource:
         found = None
     if found is None or not found.submodule_search_locations:
         raise InputError(f"package:{name}: no Python package of that name is installed (pip install {name})")
-    return _one_gguf(
-        Path(next(iter(found.submodule_search_locations))), f"package:{name}: no .gguf file in it"
-    )
+    return _one_gguf(Path(next(iter(found.submodule_search_locations))), f"package:{name}: no .gguf file in it")
 
 
 def _one_gguf(folder: Path, otherwise: str) -> ModelSource:
@@ -115,15 +111,9 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
             return PreTrainedTokenizerFast(tokenizer_file=str(folder / source.tokenizer_file))
         return AutoTokenizer.from_pretrained(source.location, **source.keywords)
     except ImportError as error:
-        raise InputError(
-            f"{spec}: reading it needs more packages (pip install 'hothead[engine]'): {error}"
-        ) from error
+        raise InputError(f"{spec}: reading it needs more packages (pip install 'hothead[engine]'): {error}") from error
     except Exception as error:  # tokenizer files fail in as many ways as there are libraries behind them
-        kind = (
-            "the file"
-            if folder.exists()
-            else f"no such file or folder here, and the Hub name {source.location}"
-        )
+        kind = "the file" if folder.exists() else f"no such file or folder here, and the Hub name {source.location}"
         raise InputError(f"{spec}: {kind} gives no tokenizer ({_first_line(error)})") from error
 
 
@@ -140,9 +130,7 @@ def token_table(tokenizer: Tokenizer) -> dict[int, str]:
     Left out are the ``[PAD<id>]`` rows that GGUF converters add so that the table is as long as the
     embedding: they are no tokens, and without them a GGUF and a tokenizer.json of one model have one table.
     """
-    return {
-        target_id: token for token, target_id in tokenizer.get_vocab().items() if token != f"[PAD{target_id}]"
-    }
+    return {target_id: token for token, target_id in tokenizer.get_vocab().items() if token != f"[PAD{target_id}]"}
 
 
 def tokenizer_size(tokenizer: Tokenizer) -> int:
@@ -247,9 +235,7 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], add_generation_
         InputError: the tokenizer has no template, or the template refuses these messages.
     """
     if not has_chat_template(tokenizer):
-        raise InputError(
-            "this tokenizer has no chat template; give plain text, or a tokenizer of a chat model"
-        )
+        raise InputError("this tokenizer has no chat template; give plain text, or a tokenizer of a chat model")
     try:
         return tokenizer.apply_chat_template(
             [dict(message) for message in messages],
@@ -260,9 +246,7 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], add_generation_
         raise InputError(f"the chat template refuses these messages ({_first_line(error)})") from error
 
 
-def chat_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True
-) -> list[int]:
+def chat_ids(tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
     """The conversation as target_ids, in the model's own chat template (errors as ``chat_text``)."""
     text = chat_text(tokenizer, messages, add_generation_prompt)
     return tokenizer.encode(text, add_special_tokens=False)
@@ -346,6 +330,12 @@ def _between(text: str, *marks: str) -> tuple[str, str, str]:
         text[second + len(marks[1]) : third],
         text[third + len(marks[2]) :],
     )
+
+
+def end_of_turn(tokenizer: Tokenizer) -> str:
+    """The token an assistant ends its answer with, as text; "" if the tokenizer has none."""
+    written = _end_of_turn(tokenizer, tokenizer.get_chat_template()) if has_chat_template(tokenizer) else ""
+    return written or tokenizer.eos_token or ""
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ exactly one JSON document: do the work inside ``quiet_stdout(as_json)``, then ca
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -19,6 +20,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Table
 from rich.text import Text
 
+from hothead.errors import InputError
+
 # Both look up sys.stdout / sys.stderr when they print, so redirection and capture work.
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
@@ -29,6 +32,38 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 def verb_app(**settings: Any) -> typer.Typer:
     """A Typer app for a verb: plain compact help (square brackets are text), no completion options."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, **settings)
+
+
+def say(line: str) -> None:
+    """A remark: one line on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def say_error(error: object) -> None:
+    """What went wrong: one line on standard error."""
+    say(f"hothead: error: {one_line(error)}")
+
+
+def one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def check_output(path: Path) -> None:
+    """Find out before the work, not after it, that a file cannot be written.
+
+    Raises:
+        InputError: ``path`` is a folder or ``-``, or its folder cannot be made or written to.
+    """
+    if str(path) == "-":
+        raise InputError("this result is a file and cannot go to standard output; name a file")
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror} ({path.parent})") from error
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: no permission to write in {path.parent}")
 
 
 @contextmanager
@@ -78,9 +113,7 @@ class RateColumn(ProgressColumn):
         amount = task.fields["counted"]
         if not task.elapsed or not amount:
             return Text("")
-        return Text(
-            f"{short_number(amount / task.elapsed)} {task.fields['unit']}/s", style="progress.data.speed"
-        )
+        return Text(f"{short_number(amount / task.elapsed)} {task.fields['unit']}/s", style="progress.data.speed")
 
 
 class Bar:
@@ -93,9 +126,7 @@ class Bar:
     def advance(self, done: float, counted: float | None = None) -> None:
         """Move on by ``done`` of the total; ``counted`` (default ``done``) is what the rate shows."""
         counted_before = self._progress.tasks[0].fields["counted"]
-        self._progress.update(
-            self._task, advance=done, counted=counted_before + (done if counted is None else counted)
-        )
+        self._progress.update(self._task, advance=done, counted=counted_before + (done if counted is None else counted))
 
     def describe(self, text: str) -> None:
         self._progress.update(self._task, description=text)

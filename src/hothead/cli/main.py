@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hothead.cli.common import verb_app
+from hothead.cli.common import one_line, say, say_error, verb_app
 from hothead.errors import HotheadError
 
 
@@ -33,9 +33,11 @@ class Verb:
 
 # Adding a verb is one file in this folder and one line here.
 VERBS: tuple[Verb, ...] = (
-    Verb(
-        "rank", "hothead.cli.rank", "app", "Rank a tokenizer's tokens by how often they occur in your text."
-    ),
+    Verb("rank", "hothead.cli.rank", "app", "Rank a tokenizer's tokens by how often they occur in your text."),
+    Verb("generate", "hothead.cli.generate", "generate", "Answer a prompt with a drafted, verified text."),
+    Verb("chat", "hothead.cli.chat", "chat", "Talk to a model in the terminal."),
+    Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
+    Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
 )
 
 # One line for each first word of a two-word verb.
@@ -106,9 +108,7 @@ def hothead(
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")] = False,
 ) -> None:
     """A small, hot draft vocabulary for speculative decoding: the same text, faster."""
 
@@ -134,15 +134,15 @@ def run_command(arguments: list[str]) -> int:
         # The reader (`head`, a closed pager) has enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as stop:
         if debug:
             raise
-        say("hothead: interrupted")
+        say(f"hothead: interrupted{f'; {stop}' if str(stop) else ''}")
         return 130
     except HotheadError as error:
         if debug:
             raise
-        say(f"hothead: error: {one_line(error)}")
+        say_error(error)
         return 2
     except Exception as error:
         if debug:
@@ -165,14 +165,5 @@ def execute(command: Any, arguments: list[str]) -> int:
     except UsageError as error:
         where = getattr(error, "ctx", None)
         hint = f" (see {where.command_path} --help)" if where is not None else ""
-        say(f"hothead: error: {one_line(error.format_message())}{hint}")
+        say_error(error.format_message() + hint)
         return 2
-
-
-def one_line(message: object) -> str:
-    return " ".join(str(message).split())
-
-
-def say(line: str) -> None:
-    """One line on standard error, past any progress bar."""
-    print(line, file=sys.stderr, flush=True)

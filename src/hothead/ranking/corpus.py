@@ -44,14 +44,22 @@ class Corpus:
         inputs: file names, glob patterns, or ``-`` for standard input.
         format: of every input; None goes by the file name, and for standard input by the first character.
         field: the JSON field or parquet column to take (``record_of``); None guesses.
+        lines: each line of a plain text is a record of its own, as in a list of prompts.
 
     Raises:
         InputError: an input does not exist or is a folder. Iterating raises it for a file that cannot be read.
     """
 
-    def __init__(self, inputs: Sequence[str | Path], format: Format | None = None, field: str | None = None):
+    def __init__(
+        self,
+        inputs: Sequence[str | Path],
+        format: Format | None = None,
+        field: str | None = None,
+        lines: bool = False,
+    ):
         self.format = format
         self.field = field
+        self.lines = lines
         self.files = tuple(file for name in inputs for file in _expand(str(name)))
         self.bytes_total = sum(Path(file).stat().st_size for file in self.files if file != STDIN)
         self._bytes_done = 0
@@ -99,8 +107,10 @@ class Corpus:
             blocks = chain([start], blocks)
             kind = SNIFFED.get(start.lstrip()[:1], "text") if file == STDIN else "text"
         if kind == "text":
-            for number, piece in enumerate(_pieces(blocks), 1):
-                yield TextRecord(piece, f"{name} piece {number}")
+            texts, unit = (_lines(blocks), "line") if self.lines else (_pieces(blocks), "piece")
+            for number, text in enumerate(texts, 1):
+                if text.strip():
+                    yield TextRecord(text, f"{name} {unit} {number}")
         else:
             values = _line_values(blocks, name) if kind == "jsonl" else _json_values(blocks, name)
             for value, where in values:
