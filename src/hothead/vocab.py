@@ -9,15 +9,12 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hothead.errors import InputError, TokenizerMismatch
 from hothead.files import read_safetensors, write_safetensors
-
-if TYPE_CHECKING:
-    from hothead.ranking.ranking import TokenRanking
+from hothead.ranking.ranking import TokenRanking, refuse_pickle
 
 FORMAT = "hothead.draft_vocab"
 FORMAT_VERSION = "1"
@@ -88,7 +85,7 @@ class DraftVocab:
     @classmethod
     def from_ranking(
         cls,
-        ranking: "TokenRanking",
+        ranking: TokenRanking,
         *,
         size: int | None = None,
         ratio: float | None = None,
@@ -225,6 +222,7 @@ class DraftVocab:
         Raises:
             InputError: not a readable draft vocabulary.
         """
+        refuse_pickle(Path(path))
         arrays, metadata = read_safetensors(path)
         if metadata.get("format") != FORMAT or metadata.get("version") != FORMAT_VERSION:
             found = f"{metadata.get('format', 'no format')} version {metadata.get('version', '?')}"
@@ -269,7 +267,7 @@ def _required_first(ranked_ids: np.ndarray, required: np.ndarray, total: int) ->
 
 
 def _rows_wanted(
-    ranking: "TokenRanking",
+    ranking: TokenRanking,
     order: np.ndarray,
     total: int,
     size: int | None,

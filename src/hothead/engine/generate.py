@@ -1,7 +1,7 @@
 """The loop: draft, verify, commit."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from hothead.models.target import Target
 from hothead.tokenizer import chat_ids
 from hothead.vocab import DraftVocab
 
-Prompt = str | Sequence[int] | Sequence[dict[str, Any]]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 @dataclass
@@ -135,12 +135,13 @@ class SpeculativeDecoder:
         return GenerationStream(self, self._prompt_ids(prompt), params or SamplingParams())
 
     def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        parts: Any = prompt
         if isinstance(prompt, str):
             ids = list(self.target.tokenizer(prompt)["input_ids"])
-        elif prompt and isinstance(prompt[0], dict):
-            ids = chat_ids(self.target.tokenizer, prompt)
+        elif parts and isinstance(parts[0], Mapping):
+            ids = chat_ids(self.target.tokenizer, parts)
         else:
-            ids = [int(target_id) for target_id in prompt]
+            ids = [int(target_id) for target_id in parts]
         if not ids:
             raise InputError("the prompt is empty; give at least one token")
         if min(ids) < 0 or max(ids) >= self.target.vocab_size:

@@ -1,7 +1,8 @@
 """Text from ids, piece by piece, up to a stop string."""
 
 from tokenizers.decoders import DecodeStream
-from transformers import PreTrainedTokenizerFast
+
+from hothead.tokenizer import Tokenizer
 
 
 class TextStream:
@@ -16,7 +17,7 @@ class TextStream:
         stopped: whether a stop string came; ``text`` ends before it.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop

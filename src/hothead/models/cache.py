@@ -91,7 +91,7 @@ class KVCache(Cache):
 
 
 def past_mask(new: int, length: int, device: torch.device) -> Tensor | None:
-    """Causal mask, bool [1, 1, new, length + new], for ``new`` positions after ``length`` others; None if all see all."""
+    """Causal mask, bool [1, 1, new, length + new], for ``new`` positions after ``length`` others; None: no mask."""
     if new == 1:
         return None
     return torch.ones(new, length + new, dtype=torch.bool, device=device).tril(length)[None, None]

@@ -113,8 +113,8 @@ def _check_sizes(config: PreTrainedConfig, target: CausalLM) -> None:
         )
     if config.vocab_size != target.lm_head.vocab_size:
         raise DraftMismatch(
-            f"the draft's vocabulary is {config.vocab_size} and the target's head has {target.lm_head.vocab_size} rows: "
-            "this draft was trained for another target"
+            f"the draft's vocabulary is {config.vocab_size} and the target's head has {target.lm_head.vocab_size} "
+            "rows: this draft was trained for another target"
         )
     if config.num_hidden_layers != 1:
         raise DraftMismatch(

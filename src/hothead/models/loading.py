@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -81,7 +82,7 @@ def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
         try:
             if source.gguf_file is not None:
                 return _load_gguf(source.location, arguments, DTYPES[dtype], device)
-            return AutoModelForCausalLM.from_pretrained(source.location, dtype=DTYPES[dtype]).to(device)
+            return _on(device, AutoModelForCausalLM.from_pretrained(source.location, dtype=DTYPES[dtype]))
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"{spec}: cannot be loaded as a causal LM ({first})") from error
@@ -93,6 +94,10 @@ def _load_gguf(location: str, keywords: dict[str, str], dtype: torch.dtype, devi
     # Dequantized: the engine packs plain weights, and its drafts share the head.
     quantization = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, quantization_config=quantization, **keywords)
+    return _on(device, model)
+
+
+def _on(device: str, model: Any) -> PreTrainedModel:
     return model.to(device)
 
 

@@ -148,6 +148,10 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     unsupported = kinds - {"full_attention", "sliding_attention", "chunked_attention"}
-    if unsupported or getattr(config, "is_encoder_decoder", False):
-        found = ", ".join(sorted(unsupported)) or "an encoder"
+    if getattr(model, "_is_stateful", False):  # transformers' own word for it
+        unsupported.add("recurrent state")
+    if getattr(config, "is_encoder_decoder", False):
+        unsupported.add("an encoder")
+    if unsupported:
+        found = ", ".join(sorted(unsupported))
         raise InputError(f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back")
