@@ -220,7 +220,7 @@ class FullRefresh:
         self._lm_head, self._vocab = lm_head, vocab
         device = lm_head.weight.device
         self._counts = torch.zeros(lm_head.vocab_size, dtype=torch.int64, device=device)
-        self._counts[: len(prior_counts)] = torch.as_tensor(np.asarray(prior_counts, dtype=np.int64), device=device)
+        self._counts[: len(prior_counts)] = torch.tensor(prior_counts, dtype=torch.int64, device=device)
         self.rows_copied = 0
 
     def after_prompt(self, target_ids: Tensor) -> None:
