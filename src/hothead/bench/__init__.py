@@ -1,0 +1,1 @@
+"""Measuring: prompt sets, result records, statistics, and the runs that make them."""

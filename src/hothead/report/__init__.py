@@ -1,0 +1,1 @@
+"""What readers see: tables and plots, made from result files alone."""

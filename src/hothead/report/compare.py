@@ -1,0 +1,210 @@
+"""What ``hothead compare`` prints and plots, made from a result file alone. Needs no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hothead.bench.schema import FULL, PLAIN, Answer, Failure, Results
+from hothead.bench.stats import Estimate
+from hothead.bench.summary import OVERALL, GroupSummary, MethodSummary, count_equality, summarize
+from hothead.errors import InputError
+from hothead.files import atomic_path
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+SECTION_LABELS = {
+    "draft_head": "draft head",
+    "draft_steps": "draft steps",
+    "draft_extend": "draft extend",
+    "target_verify": "target verify",
+    "vocab_update": "vocab update",
+    "other": "other",
+}
+# Okabe and Ito's colours, which stay apart for colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+GREY = "#999999"
+LEGEND = (
+    "tok/s: decoded tokens over decoding time, prefill apart. accept: tokens per verify pass, bonus token included. "
+    "miss%: of 100 tokens, those outside the draft vocabulary. rows%: head rows copied for 100 tokens."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def speed_table(summaries: Sequence[GroupSummary]) -> Table:
+    """Per group and method: speed, what it gains, and why. Ranges over repeats have a column if there are repeats."""
+    repeated = any(len(m.times_plain_by_repeat) > 1 for group in summaries for m in group.methods)
+    rows = []
+    for group in summaries:
+        rows.append((f"{group.name}: {group.prompts} prompt{'s' * (group.prompts != 1)}", *[""] * (6 + repeated)))
+        for method in group.methods:
+            is_plain = method.method == PLAIN
+            rows.append(
+                (
+                    f"  {method.method}",
+                    f"{method.tokens_per_s.value:.1f}",
+                    estimate(method.times_plain),
+                    *([spread(method.times_plain_by_repeat)] if repeated else []),
+                    estimate(method.times_full),
+                    "-" if method.acceptance_length is None else f"{method.acceptance_length:.2f}",
+                    "-" if is_plain else f"{method.misses_per_100:.1f}",
+                    "-" if is_plain else f"{method.rows_copied_per_100:.0f}",
+                )
+            )
+    repeats = ("repeats",) if repeated else ()
+    columns = ("", "tok/s", "x plain, 95%", *repeats, "x full, 95%", "accept", "miss%", "rows%")
+    return Table("Decoding speed", columns, tuple(rows))
+
+
+def breakdown_table(group: GroupSummary) -> Table:
+    """Milliseconds and share of a round, by section; the last columns are the round and the prefill."""
+    sections = list(SECTION_LABELS)
+    rows = []
+    for method in group.methods:
+        round_ms = sum(method.ms_per_round.values())
+        cells = []
+        for section in sections:
+            ms = method.ms_per_round.get(section, 0.0)
+            cells.append(f"{ms:.2f} {100 * ms / round_ms:3.0f}%" if ms else "-")
+        rows.append((method.method, *cells, f"{round_ms:.2f}", f"{method.prefill_ms:.0f}"))
+    columns = ("", *(label.replace(" ", "\n") for label in SECTION_LABELS.values()), "round\nms", "prefill\nms")
+    return Table(f"Time per round, ms ({group.name})", columns, tuple(rows))
+
+
+def remarks(results: Results) -> list[str]:
+    """What a reader must know beside the tables: texts, errors, and what makes the times doubtful."""
+    answers, failures = results.answers, results.failures
+    settings, machine = results.header.settings, results.header.machine
+    counts = count_equality(answers)
+    lines = [LEGEND] if answers else []
+    if counts.sampled:
+        lines.append(f"Texts: sampled at temperature {settings.temperature}, so not compared.")
+    elif counts.compared:
+        lines.append(
+            f"Texts: {counts.equal} of {counts.compared} answers equal plain decoding's token by token; {counts.tied} "
+            f"leave it at a tie of the two top logits in {results.header.dtype}; {counts.different} differ."
+        )
+    if failures:
+        first = failures[0]
+        lines.append(f"Errors: {len(failures)} answers failed; first {place(first)}: {first.error}")
+    if results.dropped:
+        lines.append("The file ends within a block; what is not complete is not counted.")
+    if len(results.sessions) > 1:
+        lines.append(f"Run in {len(results.sessions)} sessions; the dynamic vocabulary started anew in each.")
+    busy = [s.load_1min for s in results.sessions if s.load_1min is not None and s.load_1min > machine.cores / 2]
+    if busy:
+        lines.append(
+            f"The machine was busy before the run (load {max(busy):.1f} on {machine.cores} cores): times may be off."
+        )
+    return lines
+
+
+def headline(results: Results) -> str:
+    """One line: models, vocabulary, settings, machine."""
+    header, settings = results.header, results.header.settings
+    vocab = header.vocab
+    parts = [
+        header.target.name + ("" if header.draft is None else f" + {header.draft.name}"),
+        f"vocabulary {vocab.size} of {vocab.target_vocab_size}" if vocab else "full vocabulary",
+        f"k = {settings.num_steps}",
+        f"{header.prompt_set.name}: {header.prompt_set.prompts} prompts x {settings.repeats}",
+        f"up to {settings.max_new_tokens} tokens, temperature {settings.temperature:g}",
+        f"{header.dtype}, {header.machine.accelerator or header.machine.cpu}, {header.machine.threads} threads",
+    ]
+    return "; ".join(parts)
+
+
+def place(outcome: Answer | Failure) -> str:
+    """Which answer this is."""
+    return f"{outcome.method}, prompt {outcome.prompt_id}, turn {outcome.turn + 1}, repeat {outcome.repeat + 1}"
+
+
+def estimate(value: Estimate | None) -> str:
+    """``1.42 1.38..1.47``; ``-`` for none."""
+    if value is None:
+        return "-"
+    if value.low is None or value.high is None:
+        return f"{value.value:.2f}"
+    return f"{value.value:.2f} {value.low:.2f}..{value.high:.2f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Least and greatest over repeats."""
+    return f"{min(values):.2f}..{max(values):.2f}" if len(values) > 1 else "-"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Draw speed ratios by group, and the round by section, into ``path`` (.png, .svg or .pdf).
+
+    Raises:
+        InputError: nothing to draw, another kind of file, or one that cannot be written.
+    """
+    check_plot_path(path)
+    summaries = summarize(results)
+    if not summaries:
+        raise InputError("no complete block of answers yet: nothing to plot")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+    _draw_ratios(left, summaries)
+    _draw_breakdown(right, summaries[-1])
+    figure.suptitle(headline(results), fontsize=7)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=160)
+
+
+def check_plot_path(path: Path) -> None:
+    """
+    Raises:
+        InputError: a kind of file that is not drawn.
+    """
+    if path.suffix not in PLOT_SUFFIXES:
+        raise InputError(f"{path}: a plot is a {', '.join(PLOT_SUFFIXES)} file; found {path.suffix or 'no suffix'}")
+
+
+def _draw_ratios(axes, summaries: Sequence[GroupSummary]) -> None:  # type: ignore[no-untyped-def]
+    methods = [method.method for method in summaries[0].methods if method.method != PLAIN]
+    width = 0.8 / max(1, len(methods))
+    for number, name in enumerate(methods):
+        found = [_ratio(next(m for m in group.methods if m.method == name)) for group in summaries]
+        at = [group + (number - (len(methods) - 1) / 2) * width for group in range(len(summaries))]
+        values = [ratio.value for ratio in found]
+        errors = [
+            [r.value - (r.low if r.low is not None else r.value) for r in found],
+            [(r.high if r.high is not None else r.value) - r.value for r in found],
+        ]
+        colour = GREY if name == FULL else COLOURS[number % len(COLOURS)]
+        axes.bar(at, values, width, yerr=errors, label=name, color=colour, capsize=2, error_kw={"linewidth": 0.8})
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    names = [f"{group.name}\n({group.prompts})" for group in summaries]
+    axes.set_xticks(range(len(summaries)), names, fontsize=7)
+    axes.set_ylabel("speed, times plain decoding")
+    axes.set_title("Speed by task (95% interval over prompts)", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    if methods:
+        axes.legend(fontsize=7, frameon=False, ncols=len(methods), loc="upper left", bbox_to_anchor=(0, -0.12))
+
+
+def _ratio(method: MethodSummary) -> Estimate:
+    assert method.times_plain is not None  # plain itself is not drawn
+    return method.times_plain
+
+
+def _draw_breakdown(axes, group: GroupSummary) -> None:  # type: ignore[no-untyped-def]
+    assert group.name == OVERALL
+    names = [method.method for method in group.methods]
+    bottom = [0.0] * len(names)
+    for (section, label), colour in zip(SECTION_LABELS.items(), COLOURS, strict=True):
+        heights = [method.ms_per_round.get(section, 0.0) for method in group.methods]
+        axes.bar(names, heights, bottom=bottom, label=label, color=colour)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set_ylabel("ms per round")
+    axes.set_title("Where a round's time goes", fontsize=9)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
