@@ -1,0 +1,94 @@
+"""``hothead generate``: answer a prompt, or a file of them, and say what it cost."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hothead.bench.prompts import Prompt, read_prompts
+from hothead.cli.common import JsonOption, print_json, quiet_stdout
+from hothead.cli.engine_options import EngineOptions, SamplingOptions, option, with_options
+from hothead.errors import InputError
+
+if TYPE_CHECKING:
+    from hothead.engine.generate import Generation, Stats
+
+
+@with_options
+def generate(
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+    prompt: Annotated[str | None, typer.Argument(help="Text to answer; - reads standard input.")] = None,
+    prompts: Annotated[Path | None, option("Prompts to answer, in place of one.", metavar="FILE")] = None,
+    raw: Annotated[bool, option("Continue the text; no chat template.", "--raw")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a prompt: the target's own text, drafted with a small vocabulary."""
+    asked = _asked(prompt, prompts)
+    params = sampling.params()
+    documents = []
+    with quiet_stdout(as_json):
+        loaded = engine.load()
+        from hothead.bench.compare import prompt_ids
+
+        decoder = loaded.decoder()
+        for conversation in asked:
+            answers: list[str] = []
+            for turn in conversation.turns:
+                stream = decoder.stream(prompt_ids(loaded.target, conversation, answers, raw), params)
+                for chunk in stream:
+                    if not as_json:
+                        print(chunk.text, end="", flush=True)
+                answers.append(stream.result.text)
+                documents.append({"prompt_id": conversation.id, "prompt": turn, **answer_document(stream.result)})
+                if not as_json:
+                    print(flush=True)
+                    print(stats_line(stream.result), file=sys.stderr, flush=True)
+    if as_json:
+        print_json({"answers": documents})
+
+
+def _asked(prompt: str | None, prompts: Path | None) -> tuple[Prompt, ...]:
+    if (prompt is None) == (prompts is None):
+        raise InputError("give a prompt (- for standard input) or --prompts FILE; one of them")
+    if prompts is not None:
+        return read_prompts(prompts)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text or not text.strip():
+        raise InputError("the prompt is empty; give some text")
+    return (Prompt("1", "", (text,)),)
+
+
+def answer_document(answer: "Generation") -> dict[str, Any]:
+    """An answer as ``--json`` has it."""
+    return {
+        "text": answer.text,
+        "target_ids": answer.target_ids,
+        "finish_reason": answer.finish_reason,
+        "stats": stats_document(answer.stats),
+    }
+
+
+def stats_document(stats: "Stats") -> dict[str, Any]:
+    """All counts and times, with what follows from them; null for what does not exist (no round was run)."""
+    derived = {
+        "acceptance_length": stats.acceptance_length if stats.rounds else None,
+        "tokens_per_s": stats.tokens_per_s if stats.rounds else None,
+    }
+    return {**dataclasses.asdict(stats), **derived}
+
+
+def stats_line(answer: "Generation") -> str:
+    """One line for people."""
+    stats = answer.stats
+    parts = [f"{stats.new_tokens} tokens ({answer.finish_reason})", f"prefill {1000 * stats.prefill_s:.0f} ms"]
+    if stats.rounds:
+        parts.append(f"{stats.tokens_per_s:.1f} tokens/s")
+        if stats.sections_s.get("draft_head"):
+            parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+            parts.append(f"{stats.misses} misses")
+    if stats.rows_copied:
+        parts.append(f"{stats.rows_copied} rows copied")
+    return f"[{', '.join(parts)}]"
