@@ -75,19 +75,20 @@ class KVCache(Cache):
     """
 
     def __init__(self, num_layers: int, capacity: int = 512) -> None:
-        super().__init__(layers=[_Layer(capacity) for _ in range(num_layers)])
+        self._layers = [_Layer(capacity) for _ in range(num_layers)]
+        super().__init__(layers=list(self._layers))
 
     @property
     def length(self) -> int:
         """Positions held."""
-        return self.layers[0].get_seq_length()
+        return self._layers[0].length
 
     def truncate(self, length: int) -> None:
         """Forget everything past the first ``length`` positions. No data moves."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
-        for layer in self.layers:
-            layer.length = length  # type: ignore[union-attr]
+        for layer in self._layers:
+            layer.length = length
 
 
 def past_mask(new: int, length: int, device: torch.device) -> Tensor | None:

@@ -61,14 +61,7 @@ class EagleDraft:
         self._layer = layer.to(device, dtype).eval().requires_grad_(False)
         self._rotary = rotary_class(config).to(device)
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
-        self._embedding = tensors.get("embed_tokens.weight")
-        if self._embedding is None:
-            self._embedding = target.embedding.weight
-            if type(target.embedding) is not nn.Embedding:
-                raise DraftMismatch(
-                    f"the target's embedding is a {type(target.embedding).__name__}, which scales or changes its rows; "
-                    "the draft must bring its own embed_tokens.weight"
-                )
+        self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else _plain_rows(target)
         pack_linears(self._layer)
         self._cache_argument = cache_argument(layer)
         self.reset(512)
@@ -103,6 +96,16 @@ class EagleDraft:
             use_cache=True,
             **{self._cache_argument: self._cache},
         )[0]
+
+
+def _plain_rows(target: CausalLM) -> Tensor:
+    """The target's embedding, [V, H]."""
+    if type(target.embedding) is not nn.Embedding:
+        raise DraftMismatch(
+            f"the target's embedding is a {type(target.embedding).__name__}, which scales or changes its rows; "
+            "the draft must bring its own embed_tokens.weight"
+        )
+    return target.embedding.weight
 
 
 def _check_sizes(config: PreTrainedConfig, target: CausalLM) -> None:
