@@ -1,6 +1,9 @@
 """Fixtures that every test may use: the real SmolLM2 tokenizer, and a toy one that loads in milliseconds."""
 
 import importlib.util
+import json
+import random
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -65,3 +68,42 @@ def other_tokenizer() -> Any:
     )
     other.chat_template = CHATML
     return other
+
+
+@dataclass(frozen=True)
+class ToyFiles:
+    """A toy target, its EAGLE draft, a ranking of its tokenizer and a prompt set, as a command line names them."""
+
+    target: str
+    draft: str
+    ranking: str
+    prompts: str
+
+    @property
+    def engine_options(self) -> list[str]:
+        """Everything that a verb needs to draft with 192 of the target's 320 rows, in float32."""
+        models = ["--target", self.target, "--draft", self.draft, "--dtype", "float32"]
+        return [*models, "--ranking", self.ranking, "--size", "192", "--slots", "16"]
+
+
+@pytest.fixture(scope="session")
+def toy_files(tmp_path_factory: pytest.TempPathFactory) -> ToyFiles:
+    pytest.importorskip("torch")
+    from hothead.models.toy import save_toy_eagle, save_toy_target, toy_tokenizer
+    from hothead.ranking.ranking import TokenRanking
+
+    folder = tmp_path_factory.mktemp("toy")
+    save_toy_target(folder / "target")
+    save_toy_eagle(folder / "draft")
+    generator = random.Random(0)
+    texts = ["".join(generator.choices("etaoinshrdlu .\n", k=40)) for _ in range(20)]
+    ranking = TokenRanking.from_texts(texts, toy_tokenizer())
+    # Special and byte tokens are all but the padding of so small a vocabulary: a ranking without them can be cut.
+    TokenRanking(ranking.counts, ranking.tokenizer_fingerprint).save(folder / "ranking.safetensors")
+    prompts = [
+        {"question_id": 1, "category": "writing", "turns": ["Hello there.", "And once more?"]},
+        {"question_id": 2, "category": "qa", "turns": ["Who?"]},
+        {"question_id": 3, "category": "qa", "turns": ["Why, oh why?"]},
+    ]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+    return ToyFiles(*(str(folder / name) for name in ("target", "draft", "ranking.safetensors", "prompts.jsonl")))

