@@ -7,9 +7,11 @@ because transformers reads GGUF through it.
 import hashlib
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +111,31 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     try:
         if source.tokenizer_file and not (folder / "tokenizer_config.json").is_file():
             return PreTrainedTokenizerFast(tokenizer_file=str(folder / source.tokenizer_file))
-        return AutoTokenizer.from_pretrained(source.location, **source.keywords)
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(source.location, **source.keywords)
     except ImportError as error:
         raise InputError(f"{spec}: reading it needs more packages (pip install 'hothead[engine]'): {error}") from error
     except Exception as error:  # tokenizer files fail in as many ways as there are libraries behind them
         kind = "the file" if folder.exists() else f"no such file or folder here, and the Hub name {source.location}"
         raise InputError(f"{spec}: {kind} gives no tokenizer ({_first_line(error)})") from error
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without the bars and advice that transformers prints while it loads; what matters comes as an exception."""
+    from transformers.utils import logging as transformers_logging
+
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with redirect_stderr(StringIO()):  # its GGUF reader has a bar of its own
+            yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

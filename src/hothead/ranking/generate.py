@@ -1,14 +1,21 @@
 """Letting a target loaded here answer prompts: transformers' own ``generate``, in batches padded on the left."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hothead.errors import InputError
 from hothead.ranking.answers import Answer, AnswerLog, Prompt
-from hothead.tokenizer import Tokenizer, chat_ids, fingerprint, has_chat_template, resolve_model
+from hothead.tokenizer import (
+    Tokenizer,
+    chat_ids,
+    fingerprint,
+    has_chat_template,
+    quiet_transformers,
+    resolve_model,
+)
 
 if TYPE_CHECKING:
     pass
@@ -49,12 +56,19 @@ class LocalModel:
         from transformers import AutoModelForCausalLM
 
         source = resolve_model(spec)
-        dtype: Any = torch.bfloat16 if source.gguf_file else "auto"
+        arguments: dict[str, Any] = {"dtype": "auto", **source.keywords}
+        if torch.cuda.is_available():
+            arguments["device_map"] = "auto"
+        if source.gguf_file:  # plain weights: packed ones are unpacked again for every token
+            from transformers import GgufConfig
+
+            arguments |= {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, **source.keywords)
+            with quiet_transformers():
+                model: Any = AutoModelForCausalLM.from_pretrained(source.location, **arguments)
         except Exception as error:
             raise InputError(f"{spec}: not a model transformers can load ({str(error).splitlines()[0]})") from error
-        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        self.model = model.eval()
         self.tokenizer = tokenizer
         config = self.model.config.get_text_config()
         self.context: int = getattr(config, "max_position_embeddings", 0) or 1 << 20
@@ -125,9 +139,7 @@ def generate_answers(
                 log.add(key, turn, Answer(skipped=reason))
             else:
                 waiting.append((key, ids))
-        waiting.sort(key=lambda item: len(item[1]))  # little padding
-        for start in range(0, len(waiting), batch_size):
-            batch = waiting[start : start + batch_size]
+        for batch in _batches(waiting, batch_size):
             seed = _seed(sampling.seed, turn, [key for key, _ in batch])
             answered = model.answer([ids for _, ids in batch], sampling, seed)
             for (key, _), answer in zip(batch, answered, strict=True):
@@ -140,6 +152,18 @@ def _prompt_ids(tokenizer: Tokenizer, prompt: Prompt, answers: list[str]) -> lis
     if not has_chat_template(tokenizer) and not prompt.history and len(prompt.turns) == 1:
         return tokenizer.encode(prompt.turns[0])  # a base model continues the text
     return chat_ids(tokenizer, prompt.messages(answers))
+
+
+def _batches(waiting: list[tuple[str, list[int]]], size: int) -> Iterator[list[tuple[str, list[int]]]]:
+    """Prompts of like lengths together, so that little is spent on padding; at most ``size`` in a batch."""
+    batch: list[tuple[str, list[int]]] = []
+    for item in sorted(waiting, key=lambda item: len(item[1])):
+        if batch and (len(batch) == size or len(item[1]) > 2 * len(batch[0][1]) + 64):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 def _seed(seed: int, turn: int, keys: list[str]) -> int:
