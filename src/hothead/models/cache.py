@@ -16,10 +16,11 @@ class _Layer(CacheLayerMixin):
     is_sliding = False
     is_croppable = True
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.capacity = capacity
         self.length = 0
+        self._dtype = dtype
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys = self._buffer(key_states)
@@ -28,7 +29,7 @@ class _Layer(CacheLayerMixin):
 
     def _buffer(self, like: Tensor) -> Tensor:
         batch, heads, _, head_dim = like.shape
-        return like.new_empty(batch, heads, self.capacity, head_dim)
+        return like.new_empty(batch, heads, self.capacity, head_dim, dtype=self._dtype)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append [1, heads, n, head_dim] and return views of everything valid."""
@@ -72,10 +73,11 @@ class KVCache(Cache):
     Args:
         num_layers: of the model.
         capacity: positions to allocate for at first; the cache grows past it on its own.
+        dtype: to hold keys and values in; None: the model's.
     """
 
-    def __init__(self, num_layers: int, capacity: int = 512) -> None:
-        self._layers = [_Layer(capacity) for _ in range(num_layers)]
+    def __init__(self, num_layers: int, capacity: int = 512, dtype: torch.dtype | None = None) -> None:
+        self._layers = [_Layer(capacity, dtype) for _ in range(num_layers)]
         super().__init__(layers=list(self._layers))
 
     @property

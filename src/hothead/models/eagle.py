@@ -13,6 +13,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 
 from hothead.errors import DraftMismatch
+from hothead.models.attention import use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument, past_mask
 from hothead.models.target import CausalLM
 from hothead.packed import PackedLinear, pack_linears
@@ -46,6 +47,7 @@ class EagleDraft:
         _check_sizes(config, target)
         layer_class, rotary_class = FAMILIES[config.model_type]
         config._attn_implementation = "sdpa"
+        self._cache_dtype = torch.float32 if use_cpu_attention(config, target.device) else None
         self.lm_head = target.lm_head
         layer = layer_class(config, 0)
         layer.input_layernorm = nn.Identity()
@@ -67,7 +69,7 @@ class EagleDraft:
         self.reset(512)
 
     def reset(self, capacity: int) -> None:
-        self._cache = KVCache(1, capacity)
+        self._cache = KVCache(1, capacity, self._cache_dtype)
         self._committed = 0
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hothead.errors import InputError
 from hothead.head import LMHead
+from hothead.models.attention import use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument
 from hothead.packed import PackedLinear, pack_linears
 from hothead.tokenizer import fingerprint
@@ -49,10 +50,12 @@ class CausalLM:
         self.lm_head = read_lm_head(model)
         self.hidden_size: int = self.config.hidden_size
         self.max_positions: int = getattr(self.config, "max_position_embeddings", None) or 1 << 30
-        self._check_split()
-        head_name = next(n for n, m in model.named_children() if m is model.get_output_embeddings())
+        expected = self._own_logits()
+        self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
         self._head_linear = PackedLinear(self.lm_head.weight, self.lm_head.bias)
+        head_name = next(name for name, child in model.named_children() if child is model.get_output_embeddings())
         pack_linears(model, skip=frozenset({head_name}))
+        self._check_split(expected)
 
     @property
     def device(self) -> torch.device:
@@ -69,7 +72,7 @@ class CausalLM:
 
     def new_cache(self, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
-        return KVCache(self.config.num_hidden_layers, capacity)
+        return KVCache(self.config.num_hidden_layers, capacity, self._cache_dtype)
 
     def features(self, target_ids: Tensor, cache: KVCache) -> Tensor:
         """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
@@ -85,12 +88,17 @@ class CausalLM:
         features = self.features(target_ids, cache)
         return ForwardOutput(features, self.logits(features if last is None else features[-last:]))
 
-    def _check_split(self) -> None:
-        """The model's own logits must be ours: a scale or cap that ``read_lm_head`` does not know would differ."""
-        target_ids = torch.arange(1, 4, device=self.device) % self.lm_head.vocab_size
-        expected = self.model(input_ids=target_ids[None]).logits[0].float()
-        features = self.features(target_ids, self.new_cache())
-        found = self.lm_head.finish(nn.functional.linear(features, self.lm_head.weight, self.lm_head.bias)).float()
+    def _own_logits(self) -> Tensor:
+        """The untouched model's logits, float32 [3, V], of the ids in ``_probe``."""
+        return self.model(input_ids=self._probe[None]).logits[0].float()
+
+    @property
+    def _probe(self) -> Tensor:
+        return torch.arange(1, 4, device=self.device) % self.lm_head.vocab_size
+
+    def _check_split(self, expected: Tensor) -> None:
+        """Ours must be the model's own logits: a scale or cap that ``read_lm_head`` does not know would differ."""
+        found = self.forward(self._probe, self.new_cache()).logits.float()
         tolerance = 16 * torch.finfo(self.dtype).eps * float(expected.abs().max())
         difference = float((found - expected).abs().max())
         if not difference <= tolerance:
