@@ -35,7 +35,7 @@ def grouped_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **_: Any,
+    **ignored: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for each layer.
 
@@ -47,11 +47,11 @@ def grouped_attention(
     Returns:
         [1, n, Hq, d] in the query's dtype, and None for the weights.
     """
-    _, query_heads, n, d = query.shape
+    batch, query_heads, n, d = query.shape
     heads, length = key.shape[1], key.shape[2]
     scale = d**-0.5 if scaling is None else scaling
     q = query.to(key.dtype)
-    if n > FEW or query.shape[0] > 1:
+    if n > FEW or batch > 1:
         is_causal = attention_mask is None and n > 1
         attended = functional.scaled_dot_product_attention(
             q, key, value, attention_mask, scale=scale, is_causal=is_causal, enable_gqa=True
