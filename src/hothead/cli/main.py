@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -130,28 +131,31 @@ def run_command(arguments: list[str]) -> int:
         status = execute(command, arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:
-        # The reader (`head`, a closed pager) has enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        if debug:
+    except (Exception, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, BrokenPipeError):
             raise
-        say(f"hothead: interrupted{f'; {stop}' if str(stop) else ''}")
-        return 130
-    except HotheadError as error:
-        if debug:
-            raise
-        say_error(error)
-        return 2
-    except Exception as error:
-        if debug:
-            raise
-        say(
-            f"hothead: unexpected error: {type(error).__name__}: {one_line(error)} "
-            "(a bug; add --debug to see the traceback)"
-        )
-        return 1
+        return report(error)
+
+
+def report(error: BaseException) -> int:
+    """Say in one line what went wrong. Returns the exit status."""
+    match error:
+        case BrokenPipeError():
+            drop_stdout()  # the reader (`head`, a closed pager) has enough
+            return 141
+        case KeyboardInterrupt() | typer.Abort():
+            say(f"hothead: interrupted{f'; {error}' if str(error) else ''}")
+            return 130
+        case HotheadError():
+            say_error(error)
+            return 2
+        case OSError():  # such as a full disk behind standard output
+            drop_stdout()
+            say_error(error)
+            return 2
+    found = f"{type(error).__name__}: {one_line(error)}"
+    say(f"hothead: unexpected error: {found} (a bug; add --debug to see the traceback)")
+    return 1
 
 
 def execute(command: Any, arguments: list[str]) -> int:
@@ -167,3 +171,12 @@ def execute(command: Any, arguments: list[str]) -> int:
         hint = f" (see {where.command_path} --help)" if where is not None else ""
         say_error(error.format_message() + hint)
         return 2
+
+
+def drop_stdout() -> None:
+    """Let what standard output still holds vanish: Python would fail on it again when it exits."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
