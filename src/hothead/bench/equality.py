@@ -82,10 +82,13 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def tie_tolerance(dtype: torch.dtype, *logits: Tensor) -> float:
-    """The largest gap between two logits that rounding explains; 0 in float32, where answers must be equal."""
+    """The largest gap between two logits that rounding explains; 0 in float32, where answers must be equal.
+
+    The scale is that of the largest magnitude, not of the top logit, which may be near 0 while others are at -40.
+    """
     if dtype == torch.float32:
         return 0.0
-    largest = max(float(row.max().abs()) for row in logits)
+    largest = max(float(row.abs().max()) for row in logits)
     return TIE_ROUNDING_STEPS * torch.finfo(dtype).eps * largest
 
 

@@ -93,8 +93,8 @@ class Header(Record):
     machine: Machine
     target: ModelIdentity
     tokenizer_fingerprint: str
-    draft: ModelIdentity | None
-    vocab: VocabIdentity | None
+    draft: ModelIdentity | None = None
+    vocab: VocabIdentity | None = None
     dtype: str
     device: str
     prompt_set: PromptSetIdentity
@@ -117,8 +117,8 @@ class Difference(Record):
     """
 
     position: int  # in the answer
-    plain_target_id: int | None  # None: the answer was over
-    target_id: int | None
+    plain_target_id: int | None = None  # None: the answer was over
+    target_id: int | None = None
     plain_gap: float | None = None
     gap: float | None = None
     tolerance: float = 0.0  # how close counts as a tie in this dtype
