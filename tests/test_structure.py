@@ -30,7 +30,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
 def modules() -> list[Path]:
-    return sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+    return sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or not path.stem.startswith("__"))
 
 
 def layer_of(path: Path) -> str:

