@@ -29,8 +29,8 @@ def speed_section(title: str, file: str, results: Results) -> list[str]:
         f"## {title}",
         f"`results/{file}`. {headline(results)}.",
         markdown(speed_table(summaries)),
-        f"Texts: {counts.equal} of {counts.compared} answers equal plain decoding's, {counts.tied} leave it at a tie of "
-        f"the two top logits, {counts.different} differ.",
+        f"Texts: {counts.equal} of {counts.compared} answers equal plain decoding's, {counts.tied} leave it at a tie "
+        f"of the two top logits, {counts.different} differ.",
         "Time per round, all groups:",
         markdown(breakdown_table(overall)),
     ]
@@ -47,7 +47,8 @@ def equality_section(file: str, results: Results) -> list[str]:
     table = Table("", ("", "answers", "equal", "tied", "different"), tuple(rows))
     return [
         "## The same text, float32",
-        f"`results/{file}`. {headline(results)}. {tokens} tokens compared with plain decoding's; nothing counts as a tie.",
+        f"`results/{file}`. {headline(results)}. {tokens} tokens compared with plain decoding's; nothing counts as a "
+        "tie.",
         markdown(table),
     ]
 
@@ -92,8 +93,8 @@ def ties_section(results: Results) -> list[str]:
     return [
         "### Where bf16 parts from plain decoding",
         f"First differences (repeat 0 shown). The gap is the emitted token's logit less the other method's token's, "
-        f"in the passes that each method made; over all of them the median gap is {np.median(gaps):.3f} and the largest "
-        f"{max(gaps):.3f}.",
+        f"in the passes that each method made; over all of them the median gap is {np.median(gaps):.3f} and the "
+        f"largest {max(gaps):.3f}.",
         markdown(Table("", columns, tuple(rows))),
     ]
 
