@@ -123,11 +123,12 @@ def rank_corpus(corpus: Corpus, tokenizer: Tokenizer, output: Path, counted: Cou
     partial = None
     if not corpus.has_stdin:
         partial = PartialCount(output, [corpus.identity(), fingerprint(tokenizer), counted])
-    seen_bytes, seen_tokens = 0, 0
+    seen_bytes, seen_tokens = 0, -1  # no count yet
 
     def moved(counts: Counts) -> None:
         nonlocal seen_bytes, seen_tokens
-        bar.advance(corpus.bytes_read - seen_bytes, counts.tokens - seen_tokens)
+        new_tokens = counts.tokens - seen_tokens if seen_tokens >= 0 else 0  # resumed ones are not this run's speed
+        bar.advance(corpus.bytes_read - seen_bytes, new_tokens)
         seen_bytes, seen_tokens = corpus.bytes_read, counts.tokens
 
     try:

@@ -186,10 +186,12 @@ def count_records(
         vocab_size: V_tok, the length of the count.
         counted: of chats, only what the assistant emitted, or everything. Texts and ids are always counted whole.
         partial: where to keep the count while running; saved every minute and on any failure.
-        on_batch: called with the count so far after each batch.
+        on_batch: called with the count so far, at the start (what ``partial`` holds) and after each batch.
     """
     total = (partial.load() if partial else None) or Counts.zeros(vocab_size)
     saved_at = time.monotonic()
+    if on_batch:
+        on_batch(total)
     try:
         for batch in batches(islice(records, total.records, None)):
             total = total + count_batch(batch, tokenizer, vocab_size, counted)
