@@ -184,6 +184,20 @@ def test_mask_covers_answers_and_their_end_of_turn(smollm2_tokenizer: Any) -> No
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
             "Blue, user.\n<|im_end|><think></think>a<|im_end|>",
         ),
+        # opens a thought for the answer to come, and leaves thoughts out of earlier ones
+        (
+            "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'].split('</t>')[-1] }}"
+            "{{ '<|im_end|>' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<t>\n' }}{% endif %}",
+            "Blue, user.\n<|im_end|>a<|im_end|>",
+        ),
+        # writes everything differently once there are later turns
+        (
+            "{{ messages | length }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+            "{{ m['content'] + '<|im_end|>' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            "Blue, user.\n<|im_end|>a<|im_end|>",
+        ),
     ],
 )
 def test_mask_with_other_templates(template: str, emitted: str) -> None:
@@ -191,6 +205,17 @@ def test_mask_with_other_templates(template: str, emitted: str) -> None:
     tokenizer.chat_template = template
     chat = tk.chat_ids_and_mask(tokenizer, CHAT)
     assert tokenizer.decode(chat.target_ids[chat.assistant_mask]) == emitted
+
+
+def test_a_thought_that_the_template_leaves_out_is_no_error() -> None:
+    tokenizer = make_toy_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'].split('</t>')[-1] + '<|im_end|>' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    chat = [CHAT[0], {"role": "assistant", "content": "<t>hm</t>Blue."}, *CHAT[2:]]
+    tokens = tk.chat_ids_and_mask(tokenizer, chat)
+    assert tokenizer.decode(tokens.target_ids[tokens.assistant_mask]) == "Blue.<|im_end|>a<|im_end|>"
 
 
 def test_no_template_and_refused_messages_are_said() -> None:

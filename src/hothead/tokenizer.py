@@ -6,12 +6,14 @@ because transformers reads GGUF through it.
 
 import hashlib
 import importlib.util
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +131,13 @@ def quiet_transformers() -> Iterator[None]:
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the Hub client tells of each retry
     try:
         with redirect_stderr(StringIO()):  # its GGUF reader has a bar of its own
             yield
     finally:
+        logging.disable(disabled)
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
@@ -314,18 +319,31 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> RenderedCh
             continue
         content = message.get("content")
         answer = content.strip() if isinstance(content, str) else ""
-        before = chat_text(tokenizer, messages[:index]) if index else ""
-        # A template may write earlier turns differently once there are later ones; then look for the answer.
-        known = text.startswith(before)
-        found = text.find(answer, max(done, len(before)) if known else done)
-        if found < 0:
-            raise InputError(f"the chat template does not write out the answer in message {index}")
-        start = max(done, len(before)) if known else found
-        end = found + len(answer)
+        start = max(done, _answer_start(tokenizer, messages[:index], text, answer, done))
+        found = text.find(answer, start)
+        end = found + len(answer) if found >= 0 else start  # a template may leave thoughts out of earlier turns
         closed = text.find(closing, end) if closing else -1
+        if found < 0 and closed < 0:
+            raise InputError(f"the chat template does not write out the answer in message {index}")
         done = end if closed < 0 else closed + len(closing)
         spans.append((start, done))
     return RenderedChat(text, tuple(spans))
+
+
+def _answer_start(tokenizer: Tokenizer, before: Sequence[Message], text: str, answer: str, done: int) -> int:
+    """Where the answer to ``before`` starts in ``text``, the rendering of the whole conversation."""
+    if not before:
+        return done
+    asked = chat_text(tokenizer, before)
+    if text.startswith(asked):
+        return len(asked)
+    if text.startswith(chat_text(tokenizer, before, add_generation_prompt=False)):
+        # Earlier answers have another header than the one to come.
+        return len(commonprefix([text, asked]))  # noqa: RUF071 - of characters
+    # Earlier turns are written differently once there are later ones.
+    header = _turn_glue(tokenizer)[0]
+    found = text.find(header, done)
+    return found + len(header) if header and found >= 0 else text.find(answer, done)
 
 
 def _turn_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:

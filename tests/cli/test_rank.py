@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SMOLLM2
 from safetensors.numpy import save_file
 
 from hothead import files
 from hothead.cli import main, rank
 from hothead.ranking import counts as counts_module
+from hothead.ranking import records
 from hothead.ranking.ranking import TokenRanking
 
 
@@ -319,3 +322,39 @@ def test_a_real_ctrl_c(spec: str, tmp_path: Path) -> None:
     assert (process.returncode, out) == (130, "")
     assert err == f"hothead: interrupted; {rank.RESUME}\n"
     assert (tmp_path / "r.partial").exists() and not (tmp_path / "r").exists()
+
+
+# --- the page about it ----------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "rank.md"
+
+
+def test_the_page_names_the_fields_that_are_read() -> None:
+    named = set(re.findall(r"`(\w+)`", PAGE.read_text().split("A record is")[1].split("--field")[0]))
+    assert named - {"from", "value"} == set(records.KNOWN_FIELDS)
+
+
+def test_the_pages_python_runs(smollm2_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(code, {})
+    assert TokenRanking.load("ranking.safetensors").token_total == 10
+
+
+def test_the_pages_command_lines_are_understood(run: Any) -> None:
+    lines = re.findall(r"^hothead rank (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        outcome = run(*line.split())
+        assert outcome.status == 2 and "no such file" in outcome.err  # all that is missing is the files
+
+
+@pytest.mark.slow
+def test_smollm2_answers(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("What is the capital of France?\nCount from one to five.\n")
+    line = ("--generate-with", SMOLLM2, "--prompts", "prompts.txt", "--max-tokens", "16", "-o", "r.safetensors")
+    assert run(*line).status == 0
+    said = [json.loads(text) for text in (tmp_path / "r.answers.jsonl").read_text().splitlines()]
+    assert any("Paris" in answer["text"] for answer in said)
+    ranking = TokenRanking.load(tmp_path / "r.safetensors")
+    assert ranking.token_total == sum(len(answer["target_ids"]) for answer in said)
