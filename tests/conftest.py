@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,3 +108,26 @@ def toy_files(tmp_path_factory: pytest.TempPathFactory) -> ToyFiles:
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     return ToyFiles(*(str(folder / name) for name in ("target", "draft", "ranking.safetensors", "prompts.jsonl")))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command line left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run_cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a ``hothead`` command line in this process."""
+    from hothead.cli.main import run_command
+
+    def run(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        status = run_command(list(arguments))
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return run

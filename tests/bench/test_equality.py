@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from hothead.bench.equality import Answered, common_length, is_tied, judge, logits_at, tie_tolerance
+from hothead.bench.equality import TIE_ROUNDING_STEPS, Answered, common_length, is_tied, judge, logits_at, tie_tolerance
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
 from hothead.models.target import Target
@@ -111,8 +111,8 @@ def test_two_low_logits_are_no_tie_of_the_top() -> None:
 def test_the_tolerance_follows_dtype_and_scale() -> None:
     low = torch.tensor([0.1, -40.0])
     assert tie_tolerance(torch.float32, low) == 0
-    assert tie_tolerance(torch.bfloat16, low) == 4 * 2**-7 * 40
-    assert tie_tolerance(torch.float16, low) == 4 * 2**-10 * 40
+    assert tie_tolerance(torch.bfloat16, low) == TIE_ROUNDING_STEPS * 2**-7 * 40
+    assert tie_tolerance(torch.float16, low) == TIE_ROUNDING_STEPS * 2**-10 * 40
 
 
 def test_common_length() -> None:

@@ -16,9 +16,10 @@ from torch import Tensor
 from hothead.bench.schema import Difference, Equality
 from hothead.models.target import Target
 
-# A tie's two logits are at most this many rounding steps (eps times the larger logit) apart. Logits are rounded once
-# when they are written, and the hidden states under them once per layer and operation.
-TIE_ROUNDING_STEPS = 4
+# A tie's two logits are at most this many rounding steps (eps times the largest logit) apart. Between one-token passes
+# and passes of five, SmolLM2-135M's gap of its two top logits moves by 0.3 steps (median) and by 1.6 at most (516
+# positions, bfloat16, CPU).
+TIE_ROUNDING_STEPS = 2
 
 
 @dataclass(frozen=True)

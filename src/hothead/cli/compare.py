@@ -124,7 +124,8 @@ def _run(
     log = ResultLog(_header(loaded, settings, prompt_set, prompts), output)
     comparison = Comparison(loaded.target, makers, prompts, settings, log)
     if log.resumed_blocks:
-        common.stderr.print(f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on")
+        remark = f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on"
+        common.stderr.print(remark, soft_wrap=True, markup=False)
     with _saying_what_is_saved(output):
         if show_texts:  # they show the progress
             for block in comparison.run():
@@ -143,7 +144,8 @@ def _saying_what_is_saved(output: Path | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if output is not None:
-            common.stderr.print(f"{output} has all complete blocks; the same command goes on after them")
+            remark = f"{output} has all complete blocks; the same command goes on after them"
+            common.stderr.print(remark, soft_wrap=True, markup=False)
         raise
 
 
