@@ -97,7 +97,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(hothead: Any) -> None:
 def test_a_wrong_command_line_is_one_line(hothead: Any, arguments: tuple[str, ...], said: str) -> None:
     outcome = hothead(*arguments)
     assert outcome.status == 2 and outcome.out == ""
-    assert outcome.err.splitlines() == [f"hothead: error: {said}"]
+    assert outcome.err.lower() == f"hothead: error: {said}\n".lower()  # Typer versions differ in case
 
 
 def test_json_is_one_document_and_nothing_else(hothead: Any) -> None:
