@@ -315,7 +315,7 @@ def test_a_real_ctrl_c(spec: str, tmp_path: Path) -> None:
     line = [sys.executable, "-c", code, "rank", str(corpus), "--target", spec, "-o", str(tmp_path / "r")]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline and bytes_read(process.pid, corpus) < 1_000_000:
+    while process.poll() is None and time.monotonic() < deadline and bytes_read(process.pid, corpus) < 4_000_000:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
