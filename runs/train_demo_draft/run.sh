@@ -5,13 +5,14 @@
 #   GSM8K      GSM8K training split, .parquet
 #   TEXT_ROOT  root of unpacked Debian documentation packages (see README.md for their names)
 #   SPEC_BENCH Spec-Bench question file: evaluation only
+#   INIT       folder of a draft to go on from (else from a ridge regression)
 #   PROCS      training processes, one a core; STEPS optimizer steps; OUT where the draft goes
 set -euo pipefail
 cd "$(dirname "$0")"
 PYTHON=${PYTHON:-python}
 WORK=${WORK:-./work}
 PROCS=${PROCS:-$(nproc)}
-STEPS=${STEPS:-1400}
+STEPS=${STEPS:-800}
 OUT=${OUT:-../../drafts/smollm2-135m-instruct-eagle}
 SELFCHAT=${SELFCHAT:-$WORK/selfchat.npz}
 mkdir -p "$WORK"
@@ -34,7 +35,7 @@ rm -f "$WORK/meet"
 pids=()
 for ((i = 0; i < PROCS; i++)); do
     "$PYTHON" train.py --target "$WORK/target" --shards "$WORK/shards" --out "$WORK/run" --steps "$STEPS" \
-        --rank "$i" --world "$PROCS" --rendezvous "$WORK/meet" &
+        ${INIT:+--init "$INIT"} --rank "$i" --world "$PROCS" --rendezvous "$WORK/meet" &
     pids+=($!)
 done
 for i in "${pids[@]}"; do wait "$i"; done

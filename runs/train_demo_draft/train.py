@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from batches import Batch, Extent, collate, extents, plan_epoch
@@ -148,18 +149,21 @@ def parse() -> argparse.Namespace:
     add("--target", type=Path, required=True, help="converted target (see target.py)")
     add("--shards", type=Path, required=True, help="folder of shards")
     add("--out", type=Path, required=True, help="folder for checkpoint, log and draft")
-    add("--steps", type=int, default=1500, help="optimizer steps")
+    add(
+        "--init", type=Path, help="folder of a draft to go on from; otherwise the start is a ridge regression"
+    )
+    add("--steps", type=int, default=800, help="optimizer steps")
     add("--span-tokens", type=int, default=3072, help="trained positions in a process's batch")
     add("--optimizer", choices=("muon", "adamw"), default="muon")
-    add("--lr", type=float, default=3e-3)
+    add("--lr", type=float, default=2e-3)
     add("--weight-decay", type=float, default=0.05)
-    add("--warmup", type=int, default=40)
-    add("--decay", type=float, default=0.6, help="last part of the steps in which the rate falls to zero")
-    add("--unroll", type=int, default=3, help="chain steps trained")
-    add("--single-steps", type=int, default=0, help="optimizer steps trained with chain step 1 only")
+    add("--warmup", type=int, default=30)
+    add("--decay", type=float, default=0.96, help="last part of the steps in which the rate falls to zero")
+    add("--unroll", type=int, default=2, help="chain steps trained")
+    add("--single-steps", type=int, default=400, help="optimizer steps trained with chain step 1 only")
     add("--step-weight", type=float, default=0.8, help="weight of each chain step relative to the one before")
     add("--hard", type=float, default=0.3, help="share of the target's argmax in the labels")
-    add("--feature-weight", type=float, default=0.5)
+    add("--feature-weight", type=float, default=2.0)
     add("--noise", type=float, default=0.1, help="standard deviation of noise on features")
     add("--dropout", type=float, default=0.0, help="chance that a position's feature is zeroed")
     add("--intermediate", type=int, default=1536)
@@ -168,6 +172,7 @@ def parse() -> argparse.Namespace:
     add("--context", type=int, default=64, help="positions before the answer that are trained too")
     add("--context-weight", type=float, default=0.5)
     add("--max-span", type=int, default=420)
+    add("--selfchat-share", type=float, default=1.0, help="part of the self-chat taken in each epoch")
     add("--max-shards", type=int)
     add("--log-every", type=int, default=20)
     add("--eval-every", type=int, default=150)
@@ -190,9 +195,11 @@ class Trainer:
         self.draft = Draft(DraftConfig.like(self.target, args.intermediate), scale)
         self.opts = optimizers(self.draft, args)
         self.checkpoint = args.out / "checkpoint.pt"
+        if args.init:
+            self.draft.load_public_state(load_file(args.init / "model.safetensors"))
         self.step = self.positions = 0
         self.resume()
-        self.fresh = self.step == 0
+        self.fresh = self.step == 0 and not args.init
         self.rng = random.Random(args.seed + self.step)
         torch.manual_seed(args.seed + 1000 * self.step + args.rank)
         self.log = (args.out / "log.jsonl").open("a") if args.rank == 0 else None
@@ -228,10 +235,15 @@ class Trainer:
             ridge_start(self.draft, order, self.embedding)
         held = [e for e in groups.held_out if len(e) - e.answer_start > 8]
         random.Random(0).shuffle(held)
-        batches = plan_epoch(groups.train, args.span_tokens, self.rng)
+        kept = [
+            x
+            for x in groups.train
+            if x.example.source != "selfchat" or self.rng.random() < args.selfchat_share
+        ]
+        batches = plan_epoch(kept, args.span_tokens, self.rng)
         self.write(
-            event="epoch", step=self.step, examples=len(groups.train), held_out=len(held),
-            batches=len(batches), positions=sum(x.span for x in groups.train),
+            event="epoch", step=self.step, examples=len(kept), held_out=len(held),
+            batches=len(batches), positions=sum(x.span for x in kept),
         )  # fmt: skip
         for at in range(args.rank, len(batches) - len(batches) % args.world, args.world):
             if self.step >= args.steps:
