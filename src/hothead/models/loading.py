@@ -1,12 +1,8 @@
 """From a name on the command line to a target or a draft in memory."""
 
-import io
 import json
-import logging
 import pickle
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from hothead.errors import DraftMismatch, InputError, TokenizerMismatch
 from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft
 from hothead.models.target import Target
-from hothead.tokenizer import fingerprint, load_tokenizer, resolve_model
+from hothead.tokenizer import fingerprint, load_tokenizer, quiet_transformers, resolve_model
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -78,7 +73,7 @@ def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r}")
     source = resolve_model(spec)
     arguments = dict(source.keywords)
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             if source.gguf_file is not None:
                 return _load_gguf(source.location, arguments, DTYPES[dtype], device)
@@ -135,20 +130,3 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(f"{path}: expected a dict of tensors; found {type(found).__name__}")
     return found
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """transformers draws bars and gives advice while it loads; what matters of it comes as an exception."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(previous)
-        transformers_logging.enable_progress_bar()
-        transformers_logging.set_verbosity(level)
