@@ -30,8 +30,10 @@ def compare(run_cli: Run, toy_files: ToyFiles) -> Run:
 def test_tables_per_group_and_overall(compare: Run) -> None:
     outcome = compare("--methods", "plain,full,static,dynamic,full_refresh", "--repeats", "2")
     assert outcome.status == 0, outcome.err
-    for words in ("mt_bench: 1 prompt", "qa: 2 prompts", "overall: 3 prompts", "repeats", "full_refresh"):
+    for words in ("mt_bench (1)", "qa (2)", "overall (3)", "Single repeats", "full_refresh"):
         assert words in outcome.out
+    tables = outcome.out.split("Decoding speed")[1].split("tok/s: decoded")[0]
+    assert max(len(line.rstrip()) for line in tables.splitlines()) <= 80
     assert "Texts: 36 of 36 answers equal plain decoding's token by token" in outcome.out
 
 
@@ -179,7 +181,7 @@ def test_showing_results_needs_no_torch(compare: Run, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "overall: 3 prompts" in done.stdout
+    assert "overall (3)" in done.stdout
 
 
 def test_a_real_model_keeps_its_text(run_cli: Run, smollm2_tokenizer: Any, tmp_path: Path) -> None:

@@ -84,31 +84,32 @@ def results(repeats: int = 1, sessions: int = 1, load: float = 0.1, equality: st
 
 def test_the_speed_table_has_every_group_and_method() -> None:
     table = report.speed_table(summarize(results()))
-    assert "repeats" not in table.columns
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert [row[0].strip() for row in table.rows] == [
-        *("qa: 2 prompts", *METHODS),
-        *("rag: 2 prompts", *METHODS),
-        *("overall: 4 prompts", *METHODS),
+        *("qa (2)", *METHODS),
+        *("rag (2)", *METHODS),
+        *("overall (4)", *METHODS),
     ]
     plain, full, dynamic = table.rows[-3:]
-    assert plain[1:] == ("20.0", "-", "0.67 0.67..0.67", "-", "-", "-")
-    assert full[1:] == ("30.0", "1.50 1.50..1.50", "-", "2.00", "0.0", "0")
-    assert dynamic[1:] == ("40.0", "2.00 2.00..2.00", "1.33 1.33..1.33", "2.00", "5.0", "10")
+    assert plain[1:] == ("20.0", "-", "0.67 0.67-0.67", "-", "-", "-")
+    assert full[1:] == ("30.0", "1.50 1.50-1.50", "-", "2.00", "0.0", "0")
+    assert dynamic[1:] == ("40.0", "2.00 2.00-2.00", "1.33 1.33-1.33", "2.00", "5.0", "10")
 
 
-def test_repeats_have_a_column_of_their_own() -> None:
-    table = report.speed_table(summarize(results(repeats=3)))
-    assert table.rows[-1][table.columns.index("repeats")] == "2.00..2.00"
-    assert all(len(row) == len(table.columns) for row in table.rows)
+def test_repeats_have_a_line_of_their_own() -> None:
+    line = report.spread(summarize(results(repeats=3))[-1])
+    assert line == "Single repeats (overall), times plain: full 1.50-1.50, dynamic 2.00-2.00."
+    assert line in report.remarks(results(repeats=3))
+    assert report.spread(summarize(results())[-1]) is None
 
 
 def test_the_breakdown_adds_up() -> None:
     table = report.breakdown_table(summarize(results())[-1])
-    assert [row[0] for row in table.rows] == list(METHODS)
-    assert table.rows[0][4] == "50.00 100%"
-    assert table.rows[0][-2:] == ("50.00", "100")
-    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert table.columns == ("", *METHODS)
+    rows = {row[0]: [cell.strip() for cell in row[1:]] for row in table.rows}
+    assert rows["target verify"] == rows["round"] == ["50.00 100%", "66.67 100%", "50.00 100%"]
+    assert rows["draft head"] == ["-"] * 3
+    assert rows["prefill"] == ["100"] * 3
 
 
 @pytest.mark.parametrize(
@@ -143,9 +144,7 @@ def test_errors_are_named() -> None:
 def test_cells() -> None:
     assert report.estimate(None) == "-"
     assert report.estimate(Estimate(1.234)) == "1.23"
-    assert report.estimate(Estimate(1.234, 1.1, 1.3)) == "1.23 1.10..1.30"
-    assert report.spread((2.0,)) == "-"
-    assert report.spread((2.0, 1.0, 3.0)) == "1.00..3.00"
+    assert report.estimate(Estimate(1.234, 1.1, 1.3)) == "1.23 1.10-1.30"
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])

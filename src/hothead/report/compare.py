@@ -36,11 +36,10 @@ class Table:
 
 
 def speed_table(summaries: Sequence[GroupSummary]) -> Table:
-    """Per group and method: speed, what it gains, and why. Ranges over repeats have a column if there are repeats."""
-    repeated = any(len(m.times_plain_by_repeat) > 1 for group in summaries for m in group.methods)
-    rows = []
+    """Per group and method: speed, what it gains, and why."""
+    rows: list[tuple[str, ...]] = []
     for group in summaries:
-        rows.append((f"{group.name}: {group.prompts} prompt{'s' * (group.prompts != 1)}", *[""] * (6 + repeated)))
+        rows.append((f"{group.name} ({group.prompts})", *[""] * 6))
         for method in group.methods:
             is_plain = method.method == PLAIN
             rows.append(
@@ -48,31 +47,29 @@ def speed_table(summaries: Sequence[GroupSummary]) -> Table:
                     f"  {method.method}",
                     f"{method.tokens_per_s.value:.1f}",
                     estimate(method.times_plain),
-                    *([spread(method.times_plain_by_repeat)] if repeated else []),
                     estimate(method.times_full),
                     "-" if method.acceptance_length is None else f"{method.acceptance_length:.2f}",
                     "-" if is_plain else f"{method.misses_per_100:.1f}",
                     "-" if is_plain else f"{method.rows_copied_per_100:.0f}",
                 )
             )
-    repeats = ("repeats",) if repeated else ()
-    columns = ("", "tok/s", "x plain, 95%", *repeats, "x full, 95%", "accept", "miss%", "rows%")
+    columns = ("group (prompts)", "tok/s", "x plain, 95%", "x full, 95%", "accept", "miss%", "rows%")
     return Table("Decoding speed", columns, tuple(rows))
 
 
 def breakdown_table(group: GroupSummary) -> Table:
-    """Milliseconds and share of a round, by section; the last columns are the round and the prefill."""
-    sections = list(SECTION_LABELS)
+    """Milliseconds and share of a round, a section a row; then the round, and (apart from it) the prefill."""
+    rounds_ms = [sum(method.ms_per_round.values()) for method in group.methods]
     rows = []
-    for method in group.methods:
-        round_ms = sum(method.ms_per_round.values())
-        cells = []
-        for section in sections:
-            ms = method.ms_per_round.get(section, 0.0)
-            cells.append(f"{ms:.2f} {100 * ms / round_ms:3.0f}%" if ms else "-")
-        rows.append((method.method, *cells, f"{round_ms:.2f}", f"{method.prefill_ms:.0f}"))
-    columns = ("", *(label.replace(" ", "\n") for label in SECTION_LABELS.values()), "round\nms", "prefill\nms")
-    return Table(f"Time per round, ms ({group.name})", columns, tuple(rows))
+    for section, label in SECTION_LABELS.items():
+        found = [method.ms_per_round.get(section, 0.0) for method in group.methods]
+        cells = (
+            f"{ms:.2f} {100 * ms / total:3.0f}%" if ms else "-" for ms, total in zip(found, rounds_ms, strict=True)
+        )
+        rows.append((label, *cells))
+    rows.append(("round", *(f"{total:.2f} 100%" for total in rounds_ms)))
+    rows.append(("prefill", *(f"{method.prefill_ms:.0f}     " for method in group.methods)))
+    return Table(f"Time per round, ms ({group.name})", ("", *(m.method for m in group.methods)), tuple(rows))
 
 
 def remarks(results: Results) -> list[str]:
@@ -81,6 +78,9 @@ def remarks(results: Results) -> list[str]:
     settings, machine = results.header.settings, results.header.machine
     counts = count_equality(answers)
     lines = [LEGEND] if answers else []
+    summaries = summarize(results)
+    if summaries and (repeats := spread(summaries[-1])) is not None:
+        lines.append(repeats)
     if counts.sampled:
         lines.append(f"Texts: sampled at temperature {settings.temperature}, so not compared.")
     elif counts.compared:
@@ -124,17 +124,22 @@ def place(outcome: Answer | Failure) -> str:
 
 
 def estimate(value: Estimate | None) -> str:
-    """``1.42 1.38..1.47``; ``-`` for none."""
+    """``1.42 1.38-1.47``; ``-`` for none."""
     if value is None:
         return "-"
     if value.low is None or value.high is None:
         return f"{value.value:.2f}"
-    return f"{value.value:.2f} {value.low:.2f}..{value.high:.2f}"
+    return f"{value.value:.2f} {value.low:.2f}-{value.high:.2f}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Least and greatest over repeats."""
-    return f"{min(values):.2f}..{max(values):.2f}" if len(values) > 1 else "-"
+def spread(summary: GroupSummary) -> str | None:
+    """How far the speed ratios of single repeats lie apart; None for one repeat."""
+    ranges = [
+        f"{m.method} {min(m.times_plain_by_repeat):.2f}-{max(m.times_plain_by_repeat):.2f}"
+        for m in summary.methods
+        if len(m.times_plain_by_repeat) > 1
+    ]
+    return f"Single repeats ({summary.name}), times plain: {', '.join(ranges)}." if ranges else None
 
 
 def plot(results: Results, path: Path) -> None:
