@@ -5,51 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from records import header
 
-from hothead.bench.schema import (
-    Answer,
-    Failure,
-    Header,
-    Machine,
-    ModelIdentity,
-    PromptSetIdentity,
-    Results,
-    Session,
-    Settings,
-    VocabIdentity,
-)
+from hothead.bench.schema import Answer, Failure, Results, Session
 from hothead.bench.stats import Estimate
 from hothead.bench.summary import summarize
 from hothead.errors import InputError
 from hothead.report import compare as report
 
 METHODS = ("plain", "full", "dynamic")
-
-
-def header(repeats: int = 1) -> Header:
-    return Header(
-        versions={},
-        machine=Machine(cpu="a CPU", cores=2, threads=2, memory_gib=8.0),
-        target=ModelIdentity(name="target"),
-        tokenizer_fingerprint="f",
-        draft=ModelIdentity(name="draft"),
-        vocab=VocabIdentity(size=10, target_vocab_size=100, digest="d"),
-        dtype="bfloat16",
-        device="cpu",
-        prompt_set=PromptSetIdentity(name="demo", prompts=3, digest="e"),
-        settings=Settings(
-            methods=METHODS,
-            repeats=repeats,
-            num_steps=4,
-            slots=16,
-            policy="on_miss",
-            max_new_tokens=64,
-            temperature=0.0,
-            top_p=1.0,
-            top_k=0,
-            seed=0,
-        ),
-    )
 
 
 def answer(method: str, prompt_id: str, repeat: int = 0, equality: str = "equal") -> Answer:
@@ -79,7 +43,7 @@ def results(repeats: int = 1, sessions: int = 1, load: float = 0.1, equality: st
         (str(n), 0, r): tuple(answer(m, str(n), r, equality) for m in METHODS) for n in range(4) for r in range(repeats)
     }
     started = tuple(Session(started="2026-01-01T00:00:00Z", load_1min=load) for _ in range(sessions))
-    return Results(header(repeats), started, blocks)
+    return Results(header(METHODS, repeats), started, blocks)
 
 
 def test_the_speed_table_has_every_group_and_method() -> None:
@@ -135,7 +99,7 @@ def test_errors_are_named() -> None:
         Failure(prompt_id="9", group="qa", turn=1, repeat=0, method=m, error="ContextOverflow: too long")
         for m in METHODS
     )
-    found = Results(header(), (), {("9", 1, 0): failed})
+    found = Results(header(METHODS), (), {("9", 1, 0): failed})
     assert report.remarks(found) == [
         "Errors: 3 answers failed; first plain, prompt 9, turn 2, repeat 1: ContextOverflow: too long"
     ]
@@ -158,7 +122,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf file; found \.bmp"):
         report.plot(results(), tmp_path / "plot.bmp")
     with pytest.raises(InputError, match="nothing to plot"):
-        report.plot(Results(header(), (), {}), tmp_path / "plot.png")
+        report.plot(Results(header(METHODS), (), {}), tmp_path / "plot.png")
     assert not list(tmp_path.iterdir())
 
 
