@@ -1,14 +1,16 @@
 """The equality check: equal answers, ties that rounding decides, and answers that are simply wrong."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from hothead.bench.equality import TIE_ROUNDING_STEPS, Answered, common_length, is_tied, judge, logits_at, tie_tolerance
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
-from hothead.models.target import Target
+from hothead.models.target import ForwardOutput, Target
 from hothead.models.toy import toy_causal_lm, toy_eagle, toy_standalone, toy_target, toy_tokenizer
 
 PROMPT = [5, 9, 200, 31, 77]
@@ -76,6 +78,25 @@ def test_the_replayed_passes_chose_every_token(target: Target, num_steps: int) -
         assert sum(answer.emitted_per_pass) == len(answer.target_ids) == 30
         for position, target_id in enumerate(answer.target_ids):
             assert int(logits_at(target, PROMPT, answer, position).argmax()) == target_id
+
+
+def test_the_replayed_passes_have_the_shape_of_the_real_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[int] = []
+    forward = Target.forward
+
+    def watched(self: Target, target_ids: Tensor, *arguments: Any, **keywords: Any) -> ForwardOutput:
+        shapes.append(len(target_ids))
+        return forward(self, target_ids, *arguments, **keywords)
+
+    monkeypatch.setattr(Target, "forward", watched)
+    for decoder in (SpeculativeDecoder(target), SpeculativeDecoder(target, toy_standalone(target), num_steps=4)):
+        shapes.clear()
+        answer = answered(decoder)
+        real = list(shapes)
+        shapes.clear()
+        logits_at(target, PROMPT, answer, 29)
+        assert shapes == real
+        assert set(real[1:]) == {answer.width}
 
 
 def test_a_position_past_the_passes_is_an_error(target: Target, plain: Answered) -> None:
