@@ -39,8 +39,7 @@ for ((i = 0; i < PROCS; i++)); do
     pids+=($!)
 done
 for i in "${pids[@]}"; do wait "$i"; done
-mkdir -p "$OUT"
-cp "$WORK/run/draft/model.safetensors" "$WORK/run/draft/config.json" "$OUT/"
+"$PYTHON" publish.py --draft "$WORK/run/draft" --out "$OUT"
 
 if [ -n "${SPEC_BENCH:-}" ]; then
     "$PYTHON" overlap.py --target "$WORK/target" --benchmark "$SPEC_BENCH" --shards "$WORK/shards"
