@@ -27,7 +27,7 @@ $hothead compare $models $hot --prompts "$spec_bench" --per-group 2 --max-new-to
   --methods plain,full,static,dynamic,full_refresh -o results/full_refresh_bf16.jsonl
 
 # 4. Out of domain: a map counted on GSM8K alone, used on translation and on the coding questions.
-$hothead rank "$gsm8k" --target $target --count all -o out/gsm8k_ranking.safetensors
+$hothead rank "$gsm8k" --target $target --field answer -o out/gsm8k_ranking.safetensors
 $python runs/measure_demo_draft/subset.py "$spec_bench" --categories translation coding --first 10 \
   -o out/out_of_domain_prompts.jsonl
 for size in 2048 8192; do
