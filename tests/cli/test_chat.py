@@ -48,6 +48,13 @@ def test_an_answer_a_line_with_its_speed(chat: Chat, run_cli: Chat, toy_files: T
     assert all("tokens/s, acceptance length" in line for line in stats)
 
 
+def test_json_is_one_document_of_all_answers(chat: Chat) -> None:
+    outcome = chat("Hi.\n/reset\nAnd?\n", "--json")
+    answers = json.loads(outcome.out)["answers"]
+    assert [answer["prompt"] for answer in answers] == ["Hi.", "And?"]
+    assert all(answer["text"] in outcome.err and answer["stats"]["rounds"] for answer in answers)
+
+
 def test_each_turn_sees_those_before_it_until_reset(chat: Chat, asked: list[list[int]]) -> None:
     chat("Hi.\nAnd?\n/reset\nHi.\n")
     first, second, again = asked

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hothead.bench.prompts import Prompt
+from hothead.cli.common import JsonOption, print_json, quiet_stdout
 from hothead.cli.engine_options import EngineOptions, SamplingOptions, option, with_options
-from hothead.cli.generate import stats_line
+from hothead.cli.generate import answer_document, stats_line
 from hothead.errors import ContextOverflow, InputError
 
 if TYPE_CHECKING:
@@ -21,28 +22,39 @@ def chat(
     engine: EngineOptions,
     sampling: SamplingOptions,
     system: Annotated[str | None, option("System prompt.", metavar="TEXT")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Talk to the target. Lines come from the terminal or a pipe.
 
-    Ctrl-C stops an answer; /reset starts over; /quit or the end of the input leaves.
+    Ctrl-C stops an answer; /reset starts over; /quit or the end of the input leaves. With --json the talk itself goes
+    to standard error.
     """
     params = sampling.params()
-    loaded = engine.load()
-    from hothead.tokenizer import has_chat_template
+    with quiet_stdout(as_json):
+        loaded = engine.load()
+        from hothead.tokenizer import has_chat_template
 
-    if not has_chat_template(loaded.target.tokenizer):
-        raise InputError("this model has no chat template to talk by; hothead generate --raw continues text")
-    Chat(loaded.decoder(), params, system).run()
+        if not has_chat_template(loaded.target.tokenizer):
+            raise InputError("this model has no chat template to talk by; hothead generate --raw continues text")
+        conversation = Chat(loaded.decoder(), params, system)
+        conversation.run()
+    if as_json:
+        print_json({"answers": conversation.documents})
 
 
 class Chat:
-    """A conversation: what was said so far, and a decoder whose dynamic vocabulary it keeps feeding."""
+    """A conversation: what was said so far, and a decoder whose dynamic vocabulary it keeps feeding.
+
+    Attributes:
+        documents: every finished answer as ``--json`` has it, those before a reset included.
+    """
 
     def __init__(self, decoder: "SpeculativeDecoder", params: "SamplingParams", system: str | None = None) -> None:
         self._decoder, self._params = decoder, params
         self._history = () if system is None else ({"role": "system", "content": system},)
         self._turns: list[str] = []
         self._answers: list[str] = []
+        self.documents: list[dict[str, Any]] = []
 
     def run(self) -> None:
         """Answer line after line until there are no more, or ``/quit``."""
@@ -73,6 +85,7 @@ class Chat:
             for chunk in stream:
                 print(chunk.text, end="", flush=True)
             remark = stats_line(stream.result)
+            self.documents.append({"prompt": line, **answer_document(stream.result)})
         except KeyboardInterrupt:
             remark = "[stopped]"
         print(flush=True)
