@@ -15,7 +15,12 @@ import matplotlib.pyplot as plt
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("logs", type=Path, nargs="+", help="log files; the stem is the curve's name")
+    parser.add_argument(
+        "logs",
+        type=Path,
+        nargs="+",
+        help="log files; the stem names the curve; the first one's chain steps are drawn",
+    )
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")
     args = parser.parse_args()
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4), constrained_layout=True)
@@ -29,19 +34,11 @@ def main() -> None:
             for i in range(len(train))
         ]
         left.plot([r["tokens"] / 1e6 for r in train], ce, label=path.stem)
-        for j in range(4):
-            middle.plot(
-                [r["tokens"] / 1e6 for r in held],
-                [r["top1"][j] for r in held],
-                marker=".",
-                label=f"{path.stem}, {j + 1}",
-            )
-        right.plot(
-            [r["tokens"] / 1e6 for r in held],
-            [r["acceptance"]["overall"] for r in held],
-            marker=".",
-            label=path.stem,
-        )
+        # a held-out row's positions are those of the last training row before it
+        x = [max((r["tokens"] for r in train if r["step"] <= h["step"]), default=0) / 1e6 for h in held]
+        for j in range(4 if path == args.logs[0] else 0):
+            middle.plot(x, [r["top1"][j] for r in held], marker=".", label=f"chain step {j + 1}")
+        right.plot(x, [r["acceptance"]["overall"] for r in held], marker=".", label=path.stem)
     left.set(
         xlabel="trained positions (millions)",
         ylabel="cross entropy, chain step 1 (nats)",

@@ -29,6 +29,7 @@ def main() -> None:
         tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, args.out / "model.safetensors.tmp", metadata=metadata)
+    (args.out / "model.safetensors.tmp").chmod(0o644)
     (args.out / "model.safetensors.tmp").rename(args.out / "model.safetensors")
     shutil.copyfile(args.draft / "config.json", args.out / "config.json")
 
