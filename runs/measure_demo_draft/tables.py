@@ -164,8 +164,6 @@ def main() -> None:
     parts += ties_section(speed)
     name = "equality_float32.jsonl"
     parts += equality_section(name, read_results(args.results / name))
-    name = "full_refresh_bf16.jsonl"
-    parts += speed_section("Beside the published dynamic strategy", name, read_results(args.results / name))
     for path in sorted(args.results.glob("out_of_domain_*_bf16.jsonl")):
         results = read_results(path)
         assert results.header.vocab is not None

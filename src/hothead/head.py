@@ -83,8 +83,10 @@ class HotHead:
         )
         empty = static_ids.new_full((slots + 1,), -1)  # one more row than slots: scratch for masked writes
         self._rows = torch.cat([static_ids, empty])
-        self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1])
-        self._slot_bias = weight.new_full((slots + 1,), -torch.inf)
+        # Few plain rows: a CPU multiplies them faster in float32, which holds any lower dtype exactly.
+        slot_dtype = torch.float32 if weight.device.type == "cpu" else weight.dtype
+        self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1], dtype=slot_dtype)
+        self._slot_bias = weight.new_full((slots + 1,), -torch.inf, dtype=slot_dtype)
         self.row_of = static_ids.new_full((lm_head.vocab_size + 1,), -1)
         self.row_of[static_ids] = torch.arange(self.num_static, device=weight.device)
         first = torch.as_tensor(vocab.next_target_ids[:slots].copy(), device=weight.device)
@@ -106,9 +108,10 @@ class HotHead:
         raw = self._static(hidden)
         if self.num_slots:
             slots = self.num_slots
-            raw = torch.cat(
-                [raw, functional.linear(hidden, self._slot_weight[:slots], self._slot_bias[:slots])], dim=-1
+            dynamic = functional.linear(
+                hidden.to(self._slot_weight.dtype), self._slot_weight[:slots], self._slot_bias[:slots]
             )
+            raw = torch.cat([raw, dynamic.to(raw.dtype)], dim=-1)
         return self._finish(raw)
 
     def _finish(self, raw: Tensor) -> Tensor:
@@ -148,11 +151,11 @@ class HotHead:
         self.row_of.index_copy_(0, target_ids, rows)
         self._rows.index_copy_(0, rows, target_ids)
         source = target_ids.clamp(max=vocab_size - 1)
-        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source))
+        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source).to(self._slot_weight.dtype))
         if self.lm_head.bias is None:
             self._slot_bias.index_fill_(0, slots, 0.0)
         else:
-            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source))
+            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source).to(self._slot_bias.dtype))
         # Scratch entries: never hot, whatever a masked write left there.
         self._rows[-1] = -1
         self.row_of[-1] = -1
@@ -174,4 +177,6 @@ class HotHead:
     @property
     def row_bytes(self) -> int:
         """Bytes that one logits call reads of the weights."""
-        return (self.num_static + self.num_slots) * self._slot_weight.shape[1] * self._slot_weight.element_size()
+        row = self.lm_head.weight.shape[1]
+        static = self.num_static * row * self.lm_head.weight.element_size()
+        return static + self.num_slots * row * self._slot_weight.element_size()
