@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 
 def answers(shards: Path) -> Iterator[np.ndarray]:
-    """Target ids of each answer, int64 [n], end-of-turn token included; features are not read."""
+    """Target ids of each answer, int64 [n], as the shards have them; features are not read."""
     for path in sorted(shards.glob("*.safetensors")):
         with safe_open(path, "numpy") as file:
             ids, offsets, starts = (file.get_tensor(name) for name in ("ids", "offsets", "answer_start"))

@@ -40,6 +40,7 @@ for ((i = 0; i < PROCS; i++)); do
 done
 for i in "${pids[@]}"; do wait "$i"; done
 "$PYTHON" publish.py --draft "$WORK/run/draft" --out "$OUT"
+"$PYTHON" rank.py --shards "$WORK/shards" --output "$OUT/ranking.safetensors"
 
 if [ -n "${SPEC_BENCH:-}" ]; then
     "$PYTHON" overlap.py --target "$WORK/target" --benchmark "$SPEC_BENCH" --shards "$WORK/shards"
