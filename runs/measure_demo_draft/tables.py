@@ -3,13 +3,14 @@
 import json
 from argparse import ArgumentParser
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hothead.bench.schema import Results, read_results
 from hothead.bench.stats import Sample, rate
-from hothead.bench.summary import OVERALL, count_equality, summarize
+from hothead.bench.summary import OVERALL, GroupSummary, count_equality, summarize
 from hothead.files import write_text
 from hothead.report.compare import Table, breakdown_table, headline, speed_table
 
@@ -33,23 +34,42 @@ def speed_section(title: str, file: str, results: Results) -> list[str]:
         f"of the two top logits, {counts.different} differ.",
         "Time per round, all groups:",
         markdown(breakdown_table(overall)),
+        draft_step_sentence(overall, results.header.settings.num_steps),
     ]
 
 
-def equality_section(file: str, results: Results) -> list[str]:
-    """Which answers are plain decoding's, by method."""
-    methods = results.header.settings.methods[1:]
+def draft_step_sentence(overall: GroupSummary, num_steps: int) -> str:
+    """What drafting one token costs: the layer and the head, once each."""
+    parts = []
+    full: float | None = None
+    for method in overall.methods:
+        ms = method.ms_per_round
+        if "draft_head" not in ms or not ms["draft_head"]:
+            continue
+        step = ms["draft_steps"] / (num_steps - 1) + ms["draft_head"] / num_steps
+        full = full or step
+        parts.append(f"{method.method} {step:.2f} ms ({step / full:.2f})")
+    return f"One draft step (layer and head; in brackets, times the first): {', '.join(parts)}."
+
+
+def equality_section(paths: Sequence[Path]) -> list[str]:
+    """Which answers are plain decoding's, by method, over result files of one setting."""
+    runs = [read_results(path) for path in paths]
+    methods = runs[0].header.settings.methods[1:]
+    answers = [answer for run in runs for answer in run.answers]
     rows = []
     for method in methods:
-        counts = count_equality(a for a in results.answers if a.method == method)
-        rows.append((method, str(counts.compared), str(counts.equal), str(counts.tied), str(counts.different)))
-    tokens = sum(a.new_tokens for a in results.answers if a.method in methods)
-    table = Table("", ("", "answers", "equal", "tied", "different"), tuple(rows))
+        counts = count_equality(a for a in answers if a.method == method)
+        tokens = sum(a.new_tokens for a in answers if a.method == method)
+        cells = (counts.compared, tokens, counts.equal, counts.tied, counts.different)
+        rows.append((method, *(str(cell) for cell in cells)))
+    settings, prompts = runs[0].header.settings, sum(run.header.prompt_set.prompts for run in runs)
+    files = ", ".join(f"`results/{path.name}`" for path in paths)
     return [
-        "## The same text, float32",
-        f"`results/{file}`. {headline(results)}. {tokens} tokens compared with plain decoding's; nothing counts as a "
-        "tie.",
-        markdown(table),
+        f"## The same text, {runs[0].header.dtype}",
+        f"{files}. The same {prompts} prompts, both turns, up to {settings.max_new_tokens} tokens; compared with plain "
+        "decoding's token by token, and nothing counts as a tie.",
+        markdown(Table("", ("", "answers", "tokens", "equal", "tied", "different"), tuple(rows))),
     ]
 
 
@@ -162,8 +182,7 @@ def main() -> None:
     parts += acceptance_section(args.results / "acceptance_spec_bench.jsonl")
     parts += speed_section("Speed on Spec-Bench, bf16", "spec_bench_bf16.jsonl", speed)
     parts += ties_section(speed)
-    name = "equality_float32.jsonl"
-    parts += equality_section(name, read_results(args.results / name))
+    parts += equality_section(sorted(args.results.glob("equality_float32_*.jsonl")))
     for path in sorted(args.results.glob("out_of_domain_*_bf16.jsonl")):
         results = read_results(path)
         assert results.header.vocab is not None
