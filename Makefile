@@ -35,8 +35,8 @@ test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 install: $(VENV)/.installed

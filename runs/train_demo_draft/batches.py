@@ -6,9 +6,8 @@ import random
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from shards import Example
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,7 @@ def plan_epoch(items: list[Extent], span_tokens: int, rng: random.Random) -> lis
         batch: list[Extent] = []
         for item in chunk:
             widest = max([item.span, *(x.span for x in batch)])
-            far = (
-                batch
-                and (item.prefix // 160 != batch[0].prefix // 160)
-                and len(batch) * widest > span_tokens // 3
-            )
+            far = batch and (item.prefix // 160 != batch[0].prefix // 160) and len(batch) * widest > span_tokens // 3
             if batch and (widest * (len(batch) + 1) > span_tokens or far):
                 batches.append(batch)
                 batch = []

@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-
 from target import TargetConfig, rope_tables, rotate
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -138,12 +137,9 @@ class Draft(nn.Module):
         fc = self.fc.weight.detach().float().clone()
         fc[:, : self.config.hidden_size] /= self.embed_scale
         out = {"fc.weight": fc, "layers.0.post_attention_layernorm.weight": self.norm.detach()}
+        out |= {f"layers.0.self_attn.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in "qkvo"}
         out |= {
-            f"layers.0.self_attn.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in "qkvo"
-        }
-        out |= {
-            f"layers.0.mlp.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach()
-            for n in ("gate", "up", "down")
+            f"layers.0.mlp.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in ("gate", "up", "down")
         }
         return {k: v.bfloat16().contiguous() for k, v in out.items()}
 

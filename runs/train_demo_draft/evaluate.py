@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
-
 from draft import Draft, load_draft
 from shards import Example, read_shards
 from target import load_embedding, read_config
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,7 @@ def draft_chains(draft: Draft, embedding: Tensor, example: Example, k: int) -> C
     embeds = embedding[example.ids[1:]].float() / draft.embed_scale
     features = example.features.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        steps = draft.unroll(
-            embeds[None], features[None, :-1], torch.zeros(1, dtype=torch.long), n - 1 - start, k
-        )
+        steps = draft.unroll(embeds[None], features[None, :-1], torch.zeros(1, dtype=torch.long), n - 1 - start, k)
     head = embedding.T
     truth = (example.features[start + 1 :] @ head).argmax(-1)  # [S]
     guesses = torch.stack([(s[0].bfloat16() @ head).argmax(-1) for s in steps], -1)  # [S, k]
@@ -89,9 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True, help="converted target (see target.py)")
     parser.add_argument("--draft", type=Path, required=True, help="folder with the draft's model.safetensors")
-    parser.add_argument(
-        "--shards", type=Path, required=True, help="greedy answers with features (generate.py)"
-    )
+    parser.add_argument("--shards", type=Path, required=True, help="greedy answers with features (generate.py)")
     parser.add_argument("--k", type=int, default=4, help="draft tokens a round")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from shards import Conversation, shard_path, write_shard
 from target import FastTarget
+from torch import Tensor
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -66,9 +65,7 @@ def main() -> None:
         features = extract(target, chunk, args.batch_tokens)
         write_shard(path, list(zip(chunk, features, strict=True)), args.source)
         tokens = sum(len(c.ids) for c in chunk)
-        print(
-            f"{path.name}: {tokens} tokens, {tokens / (time.perf_counter() - start):.0f} tokens/s", flush=True
-        )
+        print(f"{path.name}: {tokens} tokens, {tokens / (time.perf_counter() - start):.0f} tokens/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoTokenizer
-
 from shards import Conversation, shard_path, write_shard
 from target import FastTarget
+from torch import Tensor
+from transformers import AutoTokenizer
 
 MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 
@@ -75,9 +74,7 @@ def answer_batch(
             if active[r]:
                 tokens[r].append(token)
                 feats[r].append(step[i])
-    return [
-        Answer(t, torch.cat(f), x, len(p)) for t, f, x, p in zip(tokens, feats, last, prompts, strict=True)
-    ]
+    return [Answer(t, torch.cat(f), x, len(p)) for t, f, x, p in zip(tokens, feats, last, prompts, strict=True)]
 
 
 def chat_ids(tokenizer: object, text: str) -> list[int]:
@@ -124,17 +121,13 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True, help="converted target (see target.py)")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompts", type=Path, help="JSON lines with `group` and `text`")
-    source.add_argument(
-        "--benchmark", type=Path, help="Spec-Bench file: JSON lines with `category` and `turns`"
-    )
+    source.add_argument("--benchmark", type=Path, help="Spec-Bench file: JSON lines with `category` and `turns`")
     parser.add_argument("--every", type=int, default=1, help="take one prompt in so many of each group")
     parser.add_argument("--out", type=Path, required=True, help="folder of shards")
     parser.add_argument("--max-new", type=int, default=144)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=96, help="prompts a batch; also the size of a shard")
-    parser.add_argument(
-        "--max-prompt", type=int, default=1000, help="longest prompt, in tokens; others are skipped"
-    )
+    parser.add_argument("--max-prompt", type=int, default=1000, help="longest prompt, in tokens; others are skipped")
     parser.add_argument("--part", default="0/1", help="i/n: this process takes shards i, i + n, ...")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,9 +160,7 @@ def main() -> None:
         write_shard(path, items, group)
         seconds, new = time.perf_counter() - start, sum(len(a.answer_ids) for a in answers)
         total = sum(len(a.ids) for a in answers)
-        print(
-            f"{path.name}: {total} tokens, {new} new, {seconds:.0f} s, {new / seconds:.0f} new/s", flush=True
-        )
+        print(f"{path.name}: {total} tokens, {new} new, {seconds:.0f} s, {new / seconds:.0f} new/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True, help="converted target, for its tokenizer")
-    parser.add_argument(
-        "--benchmark", type=Path, required=True, help="JSON lines with `turns` and `category`"
-    )
+    parser.add_argument("--benchmark", type=Path, required=True, help="JSON lines with `turns` and `category`")
     parser.add_argument("--shards", type=Path, required=True, help="training shards")
     parser.add_argument("--n", type=int, default=13)
     args = parser.parse_args()
@@ -51,11 +49,7 @@ def main() -> None:
             hits[row] = hits.get(row, 0) + 1
     print(json.dumps({"texts": texts, "benchmark_prompts": len(rows), "prompts_sharing_a_run": len(hits)}))
     for r, count in sorted(hits.items(), key=lambda x: -x[1])[:20]:
-        print(
-            json.dumps(
-                {"category": rows[r]["category"], "shared_runs": count, "prompt": rows[r]["turns"][0][:120]}
-            )
-        )
+        print(json.dumps({"category": rows[r]["category"], "shared_runs": count, "prompt": rows[r]["turns"][0][:120]}))
 
 
 if __name__ == "__main__":

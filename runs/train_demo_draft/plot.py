@@ -44,9 +44,7 @@ def main() -> None:
         ylabel="cross entropy, chain step 1 (nats)",
         title="Training loss",
     )
-    middle.set(
-        xlabel="trained positions (millions)", ylabel="top-1 accuracy", title="Held out, chain steps 1 to 4"
-    )
+    middle.set(xlabel="trained positions (millions)", ylabel="top-1 accuracy", title="Held out, chain steps 1 to 4")
     right.set(
         xlabel="trained positions (millions)",
         ylabel="tokens a verify pass, k = 4",

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer
-
 from generate import answer_all
 from openers import GERMAN_OPENERS, NEWS_GERMAN, QUESTION_OPENERS, REQUEST_OPENERS
 from target import FastTarget
+from transformers import AutoTokenizer
 
 Prompt = tuple[str, str]  # (group, text)
 _BLOCK = re.compile(r"<(?:p|li|dd)\b[^>]*>(.*?)</(?:p|li|dd)>", re.S | re.I)
@@ -158,9 +157,7 @@ def translations(root: Path | None, n: int, rng: random.Random) -> list[Prompt]:
     return [("translation", f"Translate German to English: {s}") for s in out]
 
 
-def documents(
-    root: Path | None, selfchat: Path | None, n: int, tokenizer: object, rng: random.Random
-) -> list[Prompt]:
+def documents(root: Path | None, selfchat: Path | None, n: int, tokenizer: object, rng: random.Random) -> list[Prompt]:
     """Passages to summarise, and passages with a question about them."""
     docs = list(passages(root, _ENGLISH, rng)) if root else []
     own = list(selfchat_passages(selfchat, tokenizer, rng)) if selfchat else []
@@ -175,9 +172,7 @@ def definitions(root: Path | None, n: int, rng: random.Random) -> list[Prompt]:
         return []
     entries = wordnet_entries(root / "usr/share/wordnet/data.noun")
     out = []
-    for word, gloss, is_name in rng.sample([e for e in entries if e[2]], n // 3) + rng.sample(
-        entries, n // 6
-    ):
+    for word, gloss, is_name in rng.sample([e for e in entries if e[2]], n // 3) + rng.sample(entries, n // 6):
         if is_name and re.search(r"\b(18|19|17|16)\d\d\b", gloss):
             form = "Who was {}?"
         else:
@@ -223,9 +218,7 @@ def main() -> None:
     rng.shuffle(rows)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     temporary = args.out.with_suffix(".tmp")
-    temporary.write_text(
-        "".join(json.dumps({"group": g, "text": t}, ensure_ascii=False) + "\n" for g, t in rows)
-    )
+    temporary.write_text("".join(json.dumps({"group": g, "text": t}, ensure_ascii=False) + "\n" for g, t in rows))
     temporary.rename(args.out)
     for group in sorted({g for g, _ in rows}):
         print(group, sum(g == group for g, _ in rows))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from hothead import TokenRanking, load_tokenizer
 from safetensors import safe_open
+
+from hothead import TokenRanking, load_tokenizer
 
 
 def answers(shards: Path) -> Iterator[np.ndarray]:

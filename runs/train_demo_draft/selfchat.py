@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from generate import answer_all, chat_ids
+from target import FastTarget
 from transformers import AutoTokenizer
 
-from generate import answer_all, chat_ids
 from prompts import continue_turns
-from target import FastTarget
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
 

@@ -74,9 +74,7 @@ def read_shard(path: Path) -> list[Example]:
     ids, bounds = t["ids"].long(), t["offsets"].tolist()
     return [
         Example(ids[a:b], t["features"][a:b], int(start), float(temperature), source)
-        for a, b, start, temperature in zip(
-            bounds, bounds[1:], t["answer_start"], t["temperature"], strict=False
-        )
+        for a, b, start, temperature in zip(bounds, bounds[1:], t["answer_start"], t["temperature"], strict=False)
     ]
 
 

@@ -211,9 +211,7 @@ class FastTarget:
         position = (index[None] - cache.pad[:, None]).clamp_min(0)  # [B, T]
         cos, sin = self.cos[position][:, :, None], self.sin[position][:, :, None]  # [B, T, 1, D]
         key_index = torch.arange(end)
-        mask = (key_index[None, None] <= index[None, :, None]) & (
-            key_index[None, None] >= cache.pad[:, None, None]
-        )
+        mask = (key_index[None, None] <= index[None, :, None]) & (key_index[None, None] >= cache.pad[:, None, None])
         mask |= index[None, :, None] == key_index[None, None]  # a pad position sees itself: no NaN rows
         group = c.num_heads // c.num_kv_heads
         mask = mask[:, None]  # [B, 1, T, L]; when T is 1 a key head's query heads take the place of T

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
-from torch import Tensor, nn
-
 from batches import Batch, Extent, collate, extents, plan_epoch
 from draft import Draft, DraftConfig, save_draft
 from evaluate import draft_chains, summarise
 from losses import ColumnSampler, draft_loss, soft_labels
+from safetensors.torch import load_file
 from shards import Example, read_shard
 from target import load_embedding, read_config
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,8 @@ def optimizers(draft: Draft, args: argparse.Namespace) -> list[torch.optim.Optim
     matrices = [p for p in draft.parameters() if p.ndim == 2]
     rest = [p for p in draft.parameters() if p.ndim < 2]
     if args.optimizer == "adamw":
-        return [
-            torch.optim.AdamW(matrices + rest, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay)
-        ]
-    muon = torch.optim.Muon(
-        matrices, lr=args.lr, weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+        return [torch.optim.AdamW(matrices + rest, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay)]
+    muon = torch.optim.Muon(matrices, lr=args.lr, weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(rest, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
@@ -128,9 +123,7 @@ def average_gradients(draft: nn.Module, world: int) -> None:
         g.copy_(part.view_as(g))
 
 
-def save_checkpoint(
-    path: Path, draft: Draft, opts: list[torch.optim.Optimizer], step: int, tokens: int
-) -> None:
+def save_checkpoint(path: Path, draft: Draft, opts: list[torch.optim.Optimizer], step: int, tokens: int) -> None:
     """Write everything needed to go on, atomically."""
     state = {
         "draft": draft.state_dict(),
@@ -149,9 +142,7 @@ def parse() -> argparse.Namespace:
     add("--target", type=Path, required=True, help="converted target (see target.py)")
     add("--shards", type=Path, required=True, help="folder of shards")
     add("--out", type=Path, required=True, help="folder for checkpoint, log and draft")
-    add(
-        "--init", type=Path, help="folder of a draft to go on from; otherwise the start is a ridge regression"
-    )
+    add("--init", type=Path, help="folder of a draft to go on from; otherwise the start is a ridge regression")
     add("--steps", type=int, default=800, help="optimizer steps")
     add("--span-tokens", type=int, default=3072, help="trained positions in a process's batch")
     add("--optimizer", choices=("muon", "adamw"), default="muon")
@@ -235,11 +226,7 @@ class Trainer:
             ridge_start(self.draft, order, self.embedding)
         held = [e for e in groups.held_out if len(e) - e.answer_start > 8]
         random.Random(0).shuffle(held)
-        kept = [
-            x
-            for x in groups.train
-            if x.example.source != "selfchat" or self.rng.random() < args.selfchat_share
-        ]
+        kept = [x for x in groups.train if x.example.source != "selfchat" or self.rng.random() < args.selfchat_share]
         batches = plan_epoch(kept, args.span_tokens, self.rng)
         self.write(
             event="epoch", step=self.step, examples=len(kept), held_out=len(held),
