@@ -100,7 +100,8 @@ def toy_files(tmp_path_factory: pytest.TempPathFactory) -> ToyFiles:
     texts = ["".join(generator.choices("etaoinshrdlu .\n", k=40)) for _ in range(20)]
     ranking = TokenRanking.from_texts(texts, toy_tokenizer())
     # Special and byte tokens are all but the padding of so small a vocabulary: a ranking without them can be cut.
-    TokenRanking(ranking.counts, ranking.tokenizer_fingerprint).save(folder / "ranking.safetensors")
+    # Every id is seen, or the verbs would remark on those that are not.
+    TokenRanking(ranking.counts + 1, ranking.tokenizer_fingerprint).save(folder / "ranking.safetensors")
     prompts = [
         {"question_id": 1, "category": "writing", "turns": ["Hello there.", "And once more?"]},
         {"question_id": 2, "category": "qa", "turns": ["Who?"]},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Outcome, ToyFiles
 
-from hothead import SamplingParams, SpeculativeDecoder, load_draft, load_target
+from hothead import SamplingParams, SpeculativeDecoder, TokenRanking, load_draft, load_target
 from hothead.tokenizer import chat_ids
 
 Run = Callable[..., Outcome]
@@ -37,6 +37,17 @@ def test_json_has_text_ids_and_stats(run_cli: Run, toy_files: ToyFiles, expected
     tokenizer = load_target(toy_files.target, "float32").tokenizer
     whole = tokenizer.decode(answer["target_ids"], skip_special_tokens=True)
     assert answer["text"].rstrip("\ufffd") == whole.rstrip("\ufffd")  # half a character at the end is not text
+
+
+def test_ids_that_the_ranking_never_saw_are_told(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) -> None:
+    seen = TokenRanking.load(toy_files.ranking)
+    counts = seen.counts * (seen.counts > 1)  # the letters of a few texts
+    TokenRanking(counts, seen.tokenizer_fingerprint).save(tmp_path / "few.safetensors")
+    options = [str(tmp_path / "few.safetensors") if o == toy_files.ranking else o for o in toy_files.engine_options]
+    outcome = run_cli("generate", *options, "-n", "4", "Hi.")
+    unseen = 192 - int((counts > 0).sum())
+    assert unseen > 0
+    assert f"fewer than 192 ids; {unseen} of the draft vocabulary were filled in by id" in outcome.err
 
 
 def test_text_streams_to_stdout_and_stats_to_stderr(run_cli: Run, toy_files: ToyFiles) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from hothead.cli.common import say
 from hothead.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class EngineOptions:
         if ranking is not None:
             ranking.check_tokenizer(target.tokenizer_fingerprint)
             vocab = DraftVocab.from_ranking(ranking, **self._sizes(), target_vocab_size=target.vocab_size)
+            if vocab.unseen:
+                say(
+                    f"hothead: the ranking saw fewer than {len(vocab)} ids; {vocab.unseen} of the draft vocabulary "
+                    "were filled in by id. Rank more text, or ask for a smaller size"
+                )
         if vocab is not None:
             vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
         draft = None if self.draft is None else load_draft(self.draft, target)
