@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hothead.bench.schema import Results, read_results
+from hothead.bench.schema import DYNAMIC, Results, read_results
 from hothead.bench.stats import Sample, rate
 from hothead.bench.summary import OVERALL, GroupSummary, count_equality, summarize
 from hothead.files import write_text
@@ -88,7 +88,7 @@ def ties_section(results: Results) -> list[str]:
             f"{answer.difference.tolerance:.3f}",
         )
         for answer in results.answers
-        if answer.difference is not None and answer.repeat == 0
+        if answer.difference is not None and answer.repeat == 0 and answer.method == DYNAMIC
     ]
     if not rows:
         return []
@@ -112,7 +112,7 @@ def ties_section(results: Results) -> list[str]:
     )
     return [
         "### Where bf16 parts from plain decoding",
-        f"First differences (repeat 0 shown). The gap is the emitted token's logit less the other method's token's, "
+        f"First differences (those of dynamic shown). The gap is the emitted token's logit less the other method's token's, "
         f"in the passes that each method made; over all of them the median gap is {np.median(gaps):.3f} and the "
         f"largest {max(gaps):.3f}.",
         markdown(Table("", columns, tuple(rows))),
