@@ -112,9 +112,9 @@ def ties_section(results: Results) -> list[str]:
     )
     return [
         "### Where bf16 parts from plain decoding",
-        f"First differences (those of dynamic shown). The gap is the emitted token's logit less the other method's token's, "
-        f"in the passes that each method made; over all of them the median gap is {np.median(gaps):.3f} and the "
-        f"largest {max(gaps):.3f}.",
+        "First differences (those of dynamic shown). The gap is the emitted token's logit less the other method's "
+        "token's, in the passes that each method made; over all methods the median gap is "
+        f"{np.median(gaps):.3f} and the largest {max(gaps):.3f}.",
         markdown(Table("", columns, tuple(rows))),
     ]
 
