@@ -173,10 +173,3 @@ class HotHead:
             None if bias is None else bias.index_select(0, target_ids),
             pack=False,
         )
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that one logits call reads of the weights."""
-        row = self.lm_head.weight.shape[1]
-        static = self.num_static * row * self.lm_head.weight.element_size()
-        return static + self.num_slots * row * self._slot_weight.element_size()
