@@ -77,13 +77,14 @@ def main() -> None:
     header = {
         **FORMAT,
         "prompts": args.prompts.name,
+        "per_group": args.per_group,
         "num_steps": args.num_steps,
         "max_new_tokens": args.max_new_tokens,
         "dtype": "bfloat16",
         "draft": Path(args.draft).name,
     }
-    lines = [line for part in parts for line in part.read_text().splitlines()]
     order = {prompt.id: number for number, prompt in enumerate(prompts)}
+    lines = [line for part in parts for line in part.read_text().splitlines() if json.loads(line)["prompt_id"] in order]
     lines.sort(key=lambda line: order[json.loads(line)["prompt_id"]])
     args.output.write_text("\n".join([json.dumps(header), *lines]) + "\n", encoding="utf-8")
     for part in parts:
