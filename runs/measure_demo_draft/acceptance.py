@@ -20,13 +20,13 @@ def measure(arguments: tuple[str, str, int, int, Sequence[Prompt], Path]) -> Non
     """One process: answer its prompts and append a line for each turn to its own file."""
     import torch
 
-    from hothead import SamplingParams, SpeculativeDecoder, load_draft, load_target
+    from hothead import DraftShape, SamplingParams, SpeculativeDecoder, load_draft, load_target
 
     target_spec, draft_spec, num_steps, max_new_tokens, prompts, out = arguments
     torch.set_num_threads(1)
     done = {json.loads(line)["prompt_id"] for line in out.read_text().splitlines()} if out.exists() else set()
     target = load_target(target_spec)
-    decoder = SpeculativeDecoder(target, load_draft(draft_spec, target), num_steps=num_steps)
+    decoder = SpeculativeDecoder(target, load_draft(draft_spec, target), shape=DraftShape(num_steps))
     params = SamplingParams(max_new_tokens=max_new_tokens)
     for prompt in prompts:
         if prompt.id in done:

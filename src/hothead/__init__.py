@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hothead.dynamic import DynamicConfig
     from hothead.engine.generate import Generation, SpeculativeDecoder
     from hothead.engine.sampling import SamplingParams
+    from hothead.engine.tree import DraftShape
     from hothead.errors import HotheadError
     from hothead.head import HotHead, LMHead
     from hothead.models.loading import load_draft, load_target
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hothead.vocab import DraftVocab
 
 _HOME = {
+    "DraftShape": "hothead.engine.tree",
     "DraftVocab": "hothead.vocab",
     "DynamicConfig": "hothead.dynamic",
     "Generation": "hothead.engine.generate",
@@ -34,6 +36,7 @@ _HOME = {
 }
 
 __all__ = [
+    "DraftShape",
     "DraftVocab",
     "DynamicConfig",
     "Generation",

@@ -10,6 +10,7 @@ from torch import Tensor
 from hothead.bench.equality import TIE_ROUNDING_STEPS, Answered, common_length, is_tied, judge, logits_at, tie_tolerance
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.tree import DraftShape
 from hothead.models.target import ForwardOutput, Target
 from hothead.models.toy import toy_causal_lm, toy_eagle, toy_standalone, toy_target, toy_tokenizer
 
@@ -25,7 +26,7 @@ def target() -> Target:
 def answered(decoder: SpeculativeDecoder) -> Answered:
     stream = decoder.stream(PROMPT, PARAMS)
     emitted = tuple(len(chunk.target_ids) for chunk in stream)
-    width = 1 if decoder.draft is None else decoder.num_steps + 1
+    width = 1 if decoder.draft is None else decoder.shape.width
     return Answered(tuple(stream.result.target_ids), emitted, width)
 
 
@@ -74,7 +75,7 @@ def test_an_answer_that_ends_early_is_different(target: Target, plain: Answered)
 def test_the_replayed_passes_chose_every_token(target: Target, num_steps: int) -> None:
     """Replaying a method's own passes must give logits whose argmax is what it emitted, wherever passes were cut."""
     for draft in (toy_eagle(target), toy_standalone(target)):
-        answer = answered(SpeculativeDecoder(target, draft, num_steps=num_steps))
+        answer = answered(SpeculativeDecoder(target, draft, shape=DraftShape(num_steps)))
         assert sum(answer.emitted_per_pass) == len(answer.target_ids) == 30
         for position, target_id in enumerate(answer.target_ids):
             assert int(logits_at(target, PROMPT, answer, position).argmax()) == target_id
@@ -89,7 +90,10 @@ def test_the_replayed_passes_have_the_shape_of_the_real_ones(target: Target, mon
         return forward(self, target_ids, *arguments, **keywords)
 
     monkeypatch.setattr(Target, "forward", watched)
-    for decoder in (SpeculativeDecoder(target), SpeculativeDecoder(target, toy_standalone(target), num_steps=4)):
+    for decoder in (
+        SpeculativeDecoder(target),
+        SpeculativeDecoder(target, toy_standalone(target), shape=DraftShape(4)),
+    ):
         shapes.clear()
         answer = answered(decoder)
         real = list(shapes)

@@ -14,8 +14,8 @@ from conftest import ToyFiles
 from hothead.cli.common import verb_app
 from hothead.cli.engine_options import DTYPES, EngineOptions, SamplingOptions, option, with_options
 from hothead.dynamic import DynamicConfig, Slots
-from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.tree import DraftShape
 from hothead.errors import InputError, TokenizerMismatch
 from hothead.models import loading
 from hothead.models.toy import save_toy_eagle, toy_tokenizer
@@ -38,8 +38,7 @@ def options(toy_files: ToyFiles, **changes: object) -> EngineOptions:
 def test_defaults_are_the_engines() -> None:
     assert EngineOptions().slots == DynamicConfig().slots
     assert EngineOptions().policy == DynamicConfig().policy
-    signature = inspect.signature(SpeculativeDecoder).parameters
-    assert EngineOptions().num_steps == signature["num_steps"].default
+    assert EngineOptions().shape() == DraftShape()
     load = inspect.signature(loading.load_target).parameters
     assert EngineOptions().dtype == load["dtype"].default
     assert EngineOptions().device == load["device"].default
@@ -49,7 +48,9 @@ def test_defaults_are_the_engines() -> None:
 
 def test_the_options_make_the_decoder_they_name(toy_files: ToyFiles) -> None:
     dynamic = options(toy_files, num_steps=3).load().decoder()
-    assert dynamic.num_steps == 3
+    assert dynamic.shape.num_steps == 3
+    tree = options(toy_files, draft_topk=2, num_draft_tokens=6).load().decoder()
+    assert (tree.shape.topk, tree.shape.width) == (2, 6)
     assert isinstance(dynamic.hot, Slots)
     assert (dynamic.hot.head.num_static, dynamic.hot.head.num_slots) == (192, 16)
     static = options(toy_files, slots=0).load().decoder()
@@ -85,6 +86,9 @@ def test_every_way_to_say_the_size(toy_files: ToyFiles, tmp_path: Path) -> None:
         ({"dtype": "int8"}, "--dtype must be one of bfloat16, float16, float32"),
         ({"threads": 0}, "--threads must be at least 1"),
         ({"num_steps": 0}, "--num-steps must be at least 1"),
+        ({"draft_topk": 0}, "--draft-topk must be at least 1"),
+        ({"num_draft_tokens": 9}, "a chain .* of 4 steps verifies 5 tokens"),
+        ({"draft_topk": 2, "num_draft_tokens": 99}, "between 2 and 15"),
         ({"slots": -1}, "--slots must be 0 or more"),
         ({"vocab": Path("v")}, "--ranking and --vocab both give"),
         ({"ranking": None}, "--size needs a ranking"),

@@ -15,6 +15,7 @@ from scipy import stats
 from hothead.dynamic import DynamicConfig
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams, probabilities
+from hothead.engine.tree import DraftShape, best, sampled_children
 from hothead.engine.verify import Proposal, verify_greedy, verify_sampled
 from hothead.models.target import Target
 from hothead.models.toy import toy_eagle, toy_standalone, toy_target
@@ -55,8 +56,8 @@ def emitted_counts(draws: int, is_drafted_greedily: bool = False, wrong_q: bool 
             proposal = Proposal(torch.tensor(HOT)[q.argmax(-1)])
         else:
             ids = torch.tensor(HOT)[torch.multinomial(q, 1, generator=generator).squeeze(-1)]
-            proposal = Proposal(ids, q_rows.flip(0) if wrong_q else q_rows, rows)
-        first, *rest = verify_sampled(proposal, p, generator)
+            proposal = Proposal(ids, None, q_rows.flip(0) if wrong_q else q_rows, torch.arange(K), rows)
+        first, *rest = verify_sampled(proposal, p, generator).target_ids
         # A round that ends early goes on with a fresh draw, as the next round would.
         second = rest[0] if rest else int(torch.multinomial(p[1], 1, generator=generator))
         counts[first, second] += 1
@@ -79,12 +80,56 @@ def test_mistakes_show() -> None:
     assert p_value(counts.ravel(), draws * np.outer(p[0], p[1]).ravel()) < ALPHA
 
 
+def tree_counts(draws: int, topk: int, kept_tokens: int, keep_the_likeliest: bool = False) -> np.ndarray:
+    """First two emitted ids, [V, V], of trees of two levels; p and q of a level do not depend on the path here."""
+    p = torch.stack([random_probs(0, V), random_probs(3, V)])
+    rows = torch.tensor([*HOT, -1])
+    q = torch.stack([torch.cat([random_probs(seed, len(HOT)), torch.zeros(1)]) for seed in (1, 4)])
+    generator = torch.Generator().manual_seed(2)
+    counts = np.zeros((V, V))
+    for _ in range(draws):
+        first = sampled_children(q[:1].log(), torch.zeros(1), torch.zeros(1), rows, topk, generator)
+        kept = first.best(topk)
+        log_q = q[1:].log().expand(len(kept), -1)
+        second = sampled_children(log_q, first.path_log_probs[kept], first.scores[kept], rows, topk, generator)
+        by = [level.path_log_probs if keep_the_likeliest else level.scores for level in (first, second)]
+        chosen = best(torch.cat(by), kept_tokens).tolist()
+        parents = [-1] * len(first.scores) + kept[second.parents].tolist()
+        is_second = [index >= len(first.scores) for index in chosen]
+        proposal = Proposal(
+            torch.cat([first.target_ids, second.target_ids])[chosen],
+            torch.tensor([chosen.index(parents[index]) if parents[index] >= 0 else -1 for index in chosen]),
+            q,
+            torch.tensor(is_second).long(),
+            rows,
+        )
+        emitted = verify_sampled(proposal, p[[0, *(1 - int(second) for second in is_second)]], generator).target_ids
+        # A round that ends early goes on with a fresh draw, as the next round would.
+        follow = emitted[1] if len(emitted) > 1 else int(torch.multinomial(p[1], 1, generator=generator))
+        counts[emitted[0], follow] += 1
+    return counts
+
+
+@pytest.mark.parametrize(("topk", "kept_tokens"), [(2, 2), (2, 4), (3, 3), (3, 7)])
+def test_the_verifier_is_exact_for_trees(topk: int, kept_tokens: int) -> None:
+    draws = 8000
+    expected = draws * np.outer(random_probs(0, V).double(), random_probs(3, V).double())
+    assert p_value(tree_counts(draws, topk, kept_tokens).ravel(), expected.ravel()) > ALPHA
+
+
+def test_keeping_the_likeliest_of_sampled_tokens_shows() -> None:
+    """Re-ranking drawn tokens by probability makes likely ones likelier; the same test rejects it."""
+    draws = 8000
+    expected = draws * np.outer(random_probs(0, V).double(), random_probs(3, V).double())
+    assert p_value(tree_counts(draws, 2, 2, keep_the_likeliest=True).ravel(), expected.ravel()) < ALPHA
+
+
 def test_greedy_verification() -> None:
     logits = torch.eye(6)[[1, 2, 3]]
-    assert verify_greedy(Proposal(torch.tensor([1, 2])), logits) == [1, 2, 3]
-    assert verify_greedy(Proposal(torch.tensor([1, 4])), logits) == [1, 2]
-    assert verify_greedy(Proposal(torch.tensor([0, 2])), logits) == [1]
-    assert verify_greedy(Proposal(torch.empty(0, dtype=torch.int64)), logits[:1]) == [1]
+    assert verify_greedy(Proposal(torch.tensor([1, 2])), logits).target_ids == [1, 2, 3]
+    assert verify_greedy(Proposal(torch.tensor([1, 4])), logits).target_ids == [1, 2]
+    assert verify_greedy(Proposal(torch.tensor([0, 2])), logits).target_ids == [1]
+    assert verify_greedy(Proposal(torch.empty(0, dtype=torch.int64)), logits[:1]).target_ids == [1]
 
 
 def test_top_k_and_top_p_keep_what_they_should() -> None:
@@ -135,13 +180,20 @@ def enumerated(target: Target, params: SamplingParams) -> np.ndarray:
         ("standalone", "static", {"draft_sampling": "greedy"}),
         ("eagle", "static", {}),
         ("eagle", "dynamic", {}),
+        ("standalone", "full", {"topk": 2}),
+        ("standalone", "static", {"topk": 3}),
+        ("standalone", "dynamic", {"topk": 2, "top_p": 0.8}),
+        ("standalone", "dynamic", {"topk": 3, "draft_sampling": "greedy"}),
+        ("eagle", "dynamic", {"topk": 3}),
     ],
 )
 def test_the_engine_is_exact(target: Target, draft_name: str, method: str, sampling: dict) -> None:
+    shape = DraftShape(2, sampling.get("topk", 1))
     draft = toy_standalone(target, noise=0.3) if draft_name == "standalone" else toy_eagle(target)
     vocab = None if method == "full" else DraftVocab(np.array([0, 3, 5]), WORDS)
-    decoder = SpeculativeDecoder(target, draft, vocab, DynamicConfig(2) if method == "dynamic" else None, num_steps=2)
-    params = SamplingParams(temperature=0.9, max_new_tokens=LENGTH, ignore_eos=True, **sampling)
+    decoder = SpeculativeDecoder(target, draft, vocab, DynamicConfig(2) if method == "dynamic" else None, shape)
+    others = {name: value for name, value in sampling.items() if name != "topk"}
+    params = SamplingParams(temperature=0.9, max_new_tokens=LENGTH, ignore_eos=True, **others)
     counts = np.zeros(WORDS**LENGTH)
     for seed in range(DRAWS):
         ids = decoder.generate(PROMPT, SamplingParams(**{**params.__dict__, "seed": seed})).target_ids

@@ -7,6 +7,7 @@ import torch
 from hothead.dynamic import DynamicConfig
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.tree import DraftShape
 from hothead.errors import ContextOverflow, InputError, TokenizerMismatch
 from hothead.models.draft import Draft
 from hothead.models.target import Target
@@ -50,11 +51,11 @@ def test_plain_decoding_is_transformers_own_greedy_text(target: Target) -> None:
     assert found.stats.rounds == 59
 
 
-@pytest.mark.parametrize("num_steps", [1, 4, 7])
+@pytest.mark.parametrize("shape", [(1,), (4,), (7,), (4, 2), (3, 4, 12), (6, 8, 32)], ids=str)
 @pytest.mark.parametrize("method", ["full", *dynamics()])
-def test_greedy_text_is_plain_text(target: Target, draft: Draft, method: str, num_steps: int) -> None:
+def test_greedy_text_is_plain_text(target: Target, draft: Draft, method: str, shape: tuple[int, ...]) -> None:
     vocab = None if method == "full" else hot_vocab(target)
-    decoder = SpeculativeDecoder(target, draft, vocab, dynamics().get(method), num_steps=num_steps)
+    decoder = SpeculativeDecoder(target, draft, vocab, dynamics().get(method), DraftShape(*shape))
     plain = SpeculativeDecoder(target)
     lengths = []
     for prompt in (PROMPT, PROMPT[::-1], [1]):  # the dynamic state goes on from prompt to prompt
@@ -64,6 +65,15 @@ def test_greedy_text_is_plain_text(target: Target, draft: Draft, method: str, nu
         lengths.append(found.stats.acceptance_length)
     if draft.name == "causal_lm":
         assert max(lengths) > 1.1, "nothing is accepted: this test would prove little"
+
+
+def test_a_wider_tree_is_accepted_more(target: Target) -> None:
+    draft = toy_standalone(target, noise=0.15)
+    lengths = [
+        SpeculativeDecoder(target, draft, shape=DraftShape(3, *shape)).generate(PROMPT, LONG).stats.acceptance_length
+        for shape in ((), (2, 8), (4, 24))
+    ]
+    assert lengths[0] < lengths[1] < lengths[2]
 
 
 def test_the_draft_never_proposes_what_is_not_hot(target: Target) -> None:
@@ -134,7 +144,7 @@ def test_the_context_is_a_wall(target: Target, draft: Draft) -> None:
     expected = SpeculativeDecoder(target).generate(prompt, params)
     assert len(expected.target_ids) == 16
     assert expected.finish_reason == "context"
-    found = SpeculativeDecoder(target, draft, num_steps=7).generate(prompt, params)
+    found = SpeculativeDecoder(target, draft, shape=DraftShape(7)).generate(prompt, params)
     assert found.target_ids == expected.target_ids
     with pytest.raises(ContextOverflow, match="256 tokens"):
         SpeculativeDecoder(target).generate([7] * 256)
@@ -147,8 +157,6 @@ def test_prompts_that_cannot_be_read(target: Target, prompt: list) -> None:
 
 
 def test_wrong_parts_are_refused(target: Target, draft: Draft) -> None:
-    with pytest.raises(InputError, match="num_steps"):
-        SpeculativeDecoder(target, draft, num_steps=0)
     with pytest.raises(InputError, match="needs a draft"):
         SpeculativeDecoder(target, vocab=hot_vocab(target))
     with pytest.raises(TokenizerMismatch):

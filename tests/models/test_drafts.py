@@ -1,6 +1,7 @@
 """Drafts against plain references without a cache, and strict loading."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from transformers import LlamaConfig, Qwen2Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from hothead.errors import DraftMismatch, HotheadError, InputError, TokenizerMismatch
-from hothead.models.causal_lm import CausalLMDraft, fit_rows
+from hothead.models.causal_lm import fit_rows
+from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft
 from hothead.models.loading import load_draft, load_target
 from hothead.models.target import Target
@@ -119,9 +121,40 @@ def test_a_standalone_draft_keeps_what_was_right_and_forgets_the_rest(target: Ta
     draft.step(torch.tensor([21]), hidden)
     draft.rollback()
     found = draft.extend(torch.tensor([20, 30]), nothing)  # 20 was right, 21 was not
-    fresh = CausalLMDraft(draft._model.model, target)
+    fresh = toy_standalone(target)
     torch.testing.assert_close(found, fresh.extend(torch.tensor([5, 6, 7, 8, 20, 30]), nothing), atol=1e-4, rtol=0)
-    assert draft._cached_ids == [5, 6, 7, 8, 20, 30]
+    assert draft._cache.length == 6
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("make", [toy_standalone, toy_eagle])
+def test_a_drafted_tree_sees_only_its_own_branch(target: Target, make: Callable[[Target], Draft]) -> None:
+    """Each token of a tree gets the hidden state that a chain to it would have."""
+    ids, nothing = torch.tensor([5, 6, 7, 8]), torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    tree, chain = make(target), make(target)
+    hidden = tree.extend(ids, nothing)
+    #  20 -> 30 -> 40      21 -> 31
+    first = tree.step(torch.tensor([20, 21]), hidden.expand(2, -1), torch.tensor([-1, -1]))
+    second = tree.step(torch.tensor([31, 30]), first[[1, 0]], torch.tensor([1, 0]))
+    third = tree.step(torch.tensor([40]), second[1:], torch.tensor([3]))
+    for branch, found in (((20, 30, 40), third), ((21, 31), second[:1])):
+        state = chain.extend(ids, nothing)
+        for target_id in branch:
+            state = chain.step(torch.tensor([target_id]), state)
+        torch.testing.assert_close(found, state, atol=1e-4, rtol=1e-4)
+        chain.reset(64)
+
+
+@torch.inference_mode()
+def test_a_standalone_draft_keeps_the_branch_that_was_right(target: Target) -> None:
+    draft, nothing = toy_standalone(target), torch.empty(0, 32)
+    hidden = draft.extend(torch.tensor([5, 6, 7, 8]), nothing)
+    first = draft.step(torch.tensor([20, 21]), hidden.expand(2, -1), torch.tensor([-1, -1]))
+    draft.step(torch.tensor([30, 31]), first, torch.tensor([0, 1]))
+    draft.rollback()
+    found = draft.extend(torch.tensor([21, 31, 9]), nothing)
+    fresh = toy_standalone(target).extend(torch.tensor([5, 6, 7, 8, 21, 31, 9]), nothing)
+    torch.testing.assert_close(found, fresh, atol=1e-4, rtol=0)
 
 
 def test_heads_of_one_family_padded_differently(target: Target) -> None:

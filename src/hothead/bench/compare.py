@@ -32,6 +32,7 @@ from hothead.dynamic import FULL_REFRESH as REFRESH_POLICY
 from hothead.dynamic import DynamicConfig
 from hothead.engine.generate import Generation, SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.tree import DraftShape
 from hothead.errors import HotheadError, InputError
 from hothead.models.draft import Draft
 from hothead.models.target import Target
@@ -49,7 +50,7 @@ def decoder_makers(
     vocab: DraftVocab | None,
     dynamic: DynamicConfig,
     prior_counts: np.ndarray | None,
-    num_steps: int,
+    shape: DraftShape,
 ) -> dict[str, MakeDecoder]:
     """How to make each method's decoder; all share the target and the draft.
 
@@ -70,7 +71,7 @@ def decoder_makers(
             config = dynamic
         elif name == FULL_REFRESH:
             config = DynamicConfig(0, REFRESH_POLICY, prior_counts)
-        return lambda: SpeculativeDecoder(target, draft, None if name == FULL else vocab, config, num_steps)
+        return lambda: SpeculativeDecoder(target, draft, None if name == FULL else vocab, config, shape)
 
     return {name: maker(name) for name in names}
 
@@ -231,7 +232,7 @@ class Comparison:
         decoder = self._decoders[name]
         stream = decoder.stream(prompt_ids(self._target, prompt, answers), sampling_params(self._settings, repeat))
         emitted = tuple(len(chunk.target_ids) for chunk in stream)
-        width = 1 if decoder.draft is None else decoder.num_steps + 1
+        width = 1 if decoder.draft is None else decoder.shape.width
         return stream.result, Answered(tuple(stream.result.target_ids), emitted, width)
 
     def _reference(self, prompt: Prompt, turn: int, done: Mapping[str, tuple[Generation, Answered]]) -> Answered | None:

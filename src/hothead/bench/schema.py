@@ -72,6 +72,8 @@ class Settings(Record):
     methods: tuple[str, ...]
     repeats: int
     num_steps: int
+    draft_topk: int = 1
+    num_draft_tokens: int | None = None  # None: a chain's
     slots: int
     policy: str
     max_new_tokens: int

@@ -89,6 +89,8 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         methods=names,
         repeats=repeats,
         num_steps=engine.num_steps,
+        draft_topk=engine.draft_topk,
+        num_draft_tokens=None if engine.draft_topk == 1 else engine.shape().width,
         slots=engine.slots,
         policy=engine.policy,
         max_new_tokens=params.max_new_tokens,
@@ -119,7 +121,7 @@ def _run(
         loaded.vocab,
         loaded.dynamic,
         loaded.prior_counts,
-        settings.num_steps,
+        loaded.options.shape(),
     )
     log = ResultLog(_header(loaded, settings, prompt_set, prompts), output)
     comparison = Comparison(loaded.target, makers, prompts, settings, log)

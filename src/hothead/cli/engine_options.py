@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hothead.dynamic import DynamicConfig
     from hothead.engine.generate import SpeculativeDecoder
     from hothead.engine.sampling import SamplingParams
+    from hothead.engine.tree import DraftShape
     from hothead.models.draft import Draft
     from hothead.models.target import Target
     from hothead.ranking.ranking import TokenRanking
@@ -51,7 +52,9 @@ class EngineOptions:
     vocab: Annotated[Path | None, option("Draft vocabulary file, in place of --ranking.", metavar="FILE")] = None
     slots: Annotated[int, option("Dynamic rows beside the static ones; 0: static.")] = 512
     policy: Annotated[str, option("What fills the slots: names joined by '+', or none.")] = "on_miss+prompt"
-    num_steps: Annotated[int, option("Tokens drafted per round.")] = 4
+    num_steps: Annotated[int, option("Levels drafted per round.")] = 4
+    draft_topk: Annotated[int, option("Tokens kept per level; 1: a chain.")] = 1
+    num_draft_tokens: Annotated[int | None, option("Tokens verified per round; none: see docs.")] = None
     dtype: Annotated[str, option(f"{', '.join(DTYPES)}.", metavar="NAME")] = "bfloat16"
     device: Annotated[str, option("As torch names it.", metavar="NAME")] = "cpu"
     threads: Annotated[int | None, option("Of torch on the CPU; none: its own choice.")] = None
@@ -71,6 +74,7 @@ class EngineOptions:
         from hothead.ranking.ranking import TokenRanking
         from hothead.vocab import DraftVocab
 
+        self.shape()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         check_device(self.device)
@@ -93,6 +97,17 @@ class EngineOptions:
         draft = None if self.draft is None else load_draft(self.draft, target)
         return Engine(target, draft, vocab, ranking, dynamic, self)
 
+    def shape(self) -> "DraftShape":
+        """How much is drafted in a round.
+
+        Raises:
+            InputError: no tree has this shape.
+        """
+        require_torch()
+        from hothead.engine.tree import DraftShape
+
+        return DraftShape(self.num_steps, self.draft_topk, self.num_draft_tokens)
+
     def _sizes(self) -> dict[str, Any]:
         names = ("size", "ratio", "pruning_ratio", "coverage")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -106,6 +121,8 @@ class EngineOptions:
             raise InputError(f"--threads must be at least 1; found {self.threads}")
         if self.num_steps < 1:
             raise InputError(f"--num-steps must be at least 1; found {self.num_steps}")
+        if self.draft_topk < 1:
+            raise InputError(f"--draft-topk must be at least 1; found {self.draft_topk}")
         if self.slots < 0:
             raise InputError(f"--slots must be 0 or more; found {self.slots}")
         sizes = self._sizes()
@@ -140,7 +157,7 @@ class Engine:
         from hothead.engine.generate import SpeculativeDecoder
 
         dynamic = None if self.draft is None or self.vocab is None else self.dynamic
-        return SpeculativeDecoder(self.target, self.draft, self.vocab, dynamic, self.options.num_steps)
+        return SpeculativeDecoder(self.target, self.draft, self.vocab, dynamic, shape=self.options.shape())
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,60 @@
-"""Drafting: a chain of tokens from a draft model and its hot head."""
+"""Drafting: a chain or a tree of tokens from a draft model and its hot head."""
 
 import torch
 from torch import Tensor
 
 from hothead.engine.sampling import SamplingParams, sample
 from hothead.engine.stopwatch import Stopwatch
+from hothead.engine.tree import DraftShape, Level, best, likeliest_children, sampled_children
 from hothead.engine.verify import Proposal
 from hothead.head import HotHead
 from hothead.models.draft import Draft
 
 
-def propose_chain(
+def propose(
     draft: Draft,
     head: HotHead,
     new_target_ids: Tensor,
     features: Tensor,
+    shape: DraftShape,
     num_steps: int,
     params: SamplingParams,
     generator: torch.Generator,
     watch: Stopwatch,
 ) -> Proposal:
-    """Bring the draft up to date and let it propose ``num_steps`` tokens.
+    """Bring the draft up to date and let it propose tokens.
 
     Args:
         new_target_ids: int64 [n], committed since the last call.
         features: [m, H], as :meth:`Draft.extend` takes them.
+        num_steps: levels to draft, at most ``shape.num_steps``.
     """
     with watch.section("draft_extend"):
         hidden = draft.extend(new_target_ids, features)
+    if num_steps == 0:
+        proposal = Proposal(new_target_ids[:0])
+    elif shape.topk == 1:
+        proposal = _chain(draft, head, hidden, num_steps, params, generator, watch)
+    else:
+        proposal = _tree(draft, head, hidden, shape, num_steps, params, generator, watch)
+    draft.rollback()
+    return proposal
+
+
+def _chain(
+    draft: Draft,
+    head: HotHead,
+    hidden: Tensor,
+    num_steps: int,
+    params: SamplingParams,
+    generator: torch.Generator,
+    watch: Stopwatch,
+) -> Proposal:
     drafted: list[Tensor] = []
     distributions: list[Tensor] = []
-    is_sampled = not params.is_greedy and params.draft_sampling == "probabilistic"
     for step in range(num_steps):
         with watch.section("draft_head"):
-            if is_sampled:
+            if params.drafts_by_sampling:
                 q = head.log_probs(hidden, params.temperature).exp()  # [1, R]
                 distributions.append(q)
                 drafted.append(head.target_ids[sample(q, generator)])
@@ -42,9 +63,66 @@ def propose_chain(
         if step + 1 < num_steps:
             with watch.section("draft_steps"):
                 hidden = draft.step(drafted[-1], hidden)
-    draft.rollback()
-    return Proposal(
-        torch.cat(drafted) if drafted else new_target_ids[:0],
-        torch.cat(distributions) if distributions else None,
-        head.target_ids.clone() if distributions and head.num_slots else head.target_ids,
-    )
+    q = torch.cat(distributions) if distributions else None
+    return Proposal(torch.cat(drafted), None, q, None if q is None else torch.arange(num_steps), _row_ids(head, q))
+
+
+def _tree(
+    draft: Draft,
+    head: HotHead,
+    hidden: Tensor,
+    shape: DraftShape,
+    num_steps: int,
+    params: SamplingParams,
+    generator: torch.Generator,
+    watch: Stopwatch,
+) -> Proposal:
+    is_sampled = params.drafts_by_sampling
+    levels: list[Level] = []
+    parents: list[Tensor] = []  # of each level's candidates, as indices into all candidates
+    log_qs: list[Tensor] = []  # of each frontier
+    path_log_probs = scores = hidden.new_zeros(1, dtype=torch.float32)
+    frontier = torch.full((1,), -1, device=hidden.device)  # indices into all candidates
+    given = 0  # tokens the draft has taken in
+    for step in range(num_steps):
+        with watch.section("draft_head"):
+            log_q = head.log_probs(hidden, params.temperature if is_sampled else 1.0)
+            if is_sampled:
+                level = sampled_children(log_q, path_log_probs, scores, head.target_ids, shape.topk, generator)
+            else:
+                level = likeliest_children(log_q, path_log_probs, head.target_ids, shape.topk)
+            log_qs.append(log_q)
+            parents.append(frontier[level.parents])
+            before = sum(len(other.scores) for other in levels)
+            levels.append(level)
+            kept = level.best(shape.topk)
+            frontier, path_log_probs, scores = before + kept, level.path_log_probs[kept], level.scores[kept]
+        if step + 1 < num_steps:
+            with watch.section("draft_steps"):
+                row = level.parents[kept]
+                of_draft = row + (given - len(log_q)) if step else torch.full_like(row, -1)
+                hidden = draft.step(level.target_ids[kept], hidden[row], of_draft)
+                given += len(kept)
+    with watch.section("draft_head"):
+        chosen = best(torch.cat([level.scores for level in levels]), shape.width - 1)
+        all_parents = torch.cat(parents)
+        new_index = torch.full((len(all_parents) + 1,), -1, device=hidden.device)  # the last entry is the root's, -1
+        new_index[chosen] = torch.arange(len(chosen), device=hidden.device)
+        rows = torch.cat(
+            [level.parents + sum(map(len, log_qs[:number])) for number, level in enumerate(levels)]
+        )  # of log_qs
+        q = torch.cat(log_qs).exp() if is_sampled else None
+        return Proposal(
+            torch.cat([level.target_ids for level in levels])[chosen],
+            new_index[all_parents[chosen]],
+            q,
+            None if q is None else rows[chosen],
+            _row_ids(head, q),
+        )
+
+
+def _row_ids(head: HotHead, q: Tensor | None) -> Tensor | None:
+    """What the rows of ``q`` are; a copy if the slots will be overwritten before the proposal is verified."""
+    if q is None:
+        return None
+    return head.target_ids.clone() if head.num_slots else head.target_ids

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from hothead.dynamic import DynamicConfig, HotVocabulary, make_hot_vocabulary
-from hothead.engine.draft import propose_chain
-from hothead.engine.sampling import SamplingParams, probabilities, sample
+from hothead.engine.draft import propose
+from hothead.engine.sampling import SamplingParams, probabilities
 from hothead.engine.stopwatch import Stopwatch
 from hothead.engine.text import TextStream
-from hothead.engine.verify import Proposal, verify_greedy, verify_sampled
+from hothead.engine.tree import DraftShape
+from hothead.engine.verify import Proposal, Verdict, verify_greedy, verify_sampled
 from hothead.errors import ContextOverflow, InputError
 from hothead.models.draft import Draft
 from hothead.models.target import Target
+from hothead.models.window import Window, tree_window
 from hothead.tokenizer import chat_ids
 from hothead.vocab import DraftVocab
 
@@ -90,11 +92,11 @@ class SpeculativeDecoder:
         draft: proposes tokens; None decodes plainly.
         vocab: target ids that the draft may propose; None for all of them.
         dynamic: slots and policy on top of ``vocab``; None for a static vocabulary.
-        num_steps: k, tokens drafted per round.
+        shape: how much is drafted in a round; None: a chain of 4 tokens.
 
     Raises:
         TokenizerMismatch: the vocabulary was made for another tokenizer or head.
-        InputError: no steps, or a vocabulary without a draft.
+        InputError: a vocabulary without a draft.
     """
 
     def __init__(
@@ -103,15 +105,13 @@ class SpeculativeDecoder:
         draft: Draft | None = None,
         vocab: DraftVocab | None = None,
         dynamic: DynamicConfig | None = None,
-        num_steps: int = 4,
+        shape: DraftShape | None = None,
     ) -> None:
-        if num_steps < 1:
-            raise InputError(f"num_steps must be at least 1; found {num_steps}")
         if draft is None and (vocab is not None or dynamic is not None):
             raise InputError("a draft vocabulary needs a draft; give one, or neither")
         self.target = target
         self.draft = draft
-        self.num_steps = num_steps
+        self.shape = shape or DraftShape()
         self.hot: HotVocabulary | None = None
         if draft is not None:
             vocab = vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
@@ -177,16 +177,14 @@ class GenerationStream:
         _ = generator.seed() if params.seed is None else generator.manual_seed(params.seed)
         watch = Stopwatch(device)
         rows_before = hot.rows_copied if hot else 0
-        capacity = min(
-            len(self._prompt_ids) + params.max_new_tokens + self._decoder.num_steps + 1, target.max_positions
-        )
+        capacity = min(len(self._prompt_ids) + params.max_new_tokens, target.max_positions) + self._decoder.shape.width
 
         start = time.perf_counter()
         prompt_ids = torch.tensor(self._prompt_ids, device=device)
         cache = target.new_cache(capacity)
         output = target.forward(prompt_ids, cache, last=1)
         features = output.features
-        emitted = self._verify(_nothing(device), output.logits, generator)
+        emitted = self._verify(_nothing(device), output.logits, generator).target_ids
         new_ids = torch.cat([prompt_ids, torch.tensor(emitted, device=device)])  # what the draft has not seen yet
         if draft is not None and hot is not None:
             draft.reset(capacity)
@@ -205,32 +203,33 @@ class GenerationStream:
             if draft is None or hot is None:
                 proposal = _nothing(device)
             else:
-                steps = min(self._decoder.num_steps, self._room - len(self.result.target_ids))
-                proposal = propose_chain(draft, hot.head, new_ids, features, steps, params, generator, watch)
+                shape = self._decoder.shape
+                steps = min(shape.num_steps, self._room - len(self.result.target_ids))
+                proposal = propose(draft, hot.head, new_ids, features, shape, steps, params, generator, watch)
             with watch.section("target_verify"):
                 committed = cache.length
-                output = target.forward(torch.cat([new_ids[-1:], proposal.target_ids]), cache)
-                emitted = self._verify(proposal, output.logits, generator)
-                cache.truncate(committed + len(emitted))
+                new_ids = torch.cat([new_ids[-1:], proposal.target_ids])
+                output = target.forward(new_ids, cache, window=_window(proposal, committed))
+                verdict = self._verify(proposal, output.logits, generator)
+                cache.keep(committed + 1, verdict.path)
+            emitted = verdict.target_ids
             new_ids = torch.tensor(emitted, device=device)
-            features = output.features[: len(emitted)]
+            verified = torch.tensor([0, *(token + 1 for token in verdict.path)], device=device)
+            features = output.features[verified]
             stats.rounds += 1
             if hot is not None:
                 with watch.section("vocab_update"):
                     stats.misses += int((hot.head.row_of[new_ids] < 0).sum())
-                    hot.after_round(new_ids, output.logits[: len(emitted)])
+                    hot.after_round(new_ids, output.logits[verified])
 
         stats.rows_copied = (hot.rows_copied if hot else 0) - rows_before
         watch.close(stats.decode_s)
         stats.sections_s = watch.seconds
 
-    def _verify(self, proposal: Proposal, target_logits: Tensor, generator: torch.Generator) -> list[int]:
+    def _verify(self, proposal: Proposal, target_logits: Tensor, generator: torch.Generator) -> Verdict:
         if self._params.is_greedy:
             return verify_greedy(proposal, target_logits)
-        probs = probabilities(target_logits, self._params)
-        if not len(proposal):
-            return sample(probs, generator).tolist()
-        return verify_sampled(proposal, probs, generator)
+        return verify_sampled(proposal, probabilities(target_logits, self._params), generator)
 
     def _commit(self, emitted: list[int]) -> tuple[Chunk, bool]:
         """Append what a round emitted, up to whatever ends the answer."""
@@ -254,6 +253,14 @@ class GenerationStream:
         result.text = self._text.text
         result.stats.new_tokens = len(result.target_ids)
         return Chunk(tuple(kept), text), bool(result.finish_reason)
+
+
+def _window(proposal: Proposal, committed: int) -> Window | None:
+    """Where the last committed token and the drafted ones stand; None: one after the other."""
+    if proposal.parents is None:
+        return None
+    root = proposal.parents.new_full((1,), -1)
+    return tree_window(torch.cat([root, proposal.parents + 1]), committed)
 
 
 def _nothing(device: torch.device) -> Proposal:

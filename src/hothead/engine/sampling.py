@@ -56,6 +56,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def drafts_by_sampling(self) -> bool:
+        """Whether drafted tokens are drawn (True) or the likeliest ones."""
+        return not self.is_greedy and self.draft_sampling == "probabilistic"
+
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """Logits [n, V] -> float32 [n, V]: temperature, then top-k, then top-p, renormalised."""

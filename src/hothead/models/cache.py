@@ -1,6 +1,7 @@
 """A KV cache that can forget: preallocated, appended to in place, cut back to the accepted length."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,6 +55,12 @@ class _Layer(CacheLayerMixin):
         self.keys[:, :, : self.length] = keys[:, :, : self.length]
         self.values[:, :, : self.length] = values[:, :, : self.length]
 
+    def move(self, positions: Tensor, start: int) -> None:
+        """Copy ``positions``, int64 [n], to those from ``start`` on."""
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            buffer[:, :, start : start + len(positions)] = buffer.index_select(2, positions.to(buffer.device))
+
     def get_seq_length(self) -> int:
         return self.length
 
@@ -77,6 +84,7 @@ class KVCache(Cache):
     """
 
     def __init__(self, num_layers: int, capacity: int = 512, dtype: torch.dtype | None = None) -> None:
+        self.dtype = dtype
         self._layers = [_Layer(capacity, dtype) for _ in range(num_layers)]
         super().__init__(layers=list(self._layers))
 
@@ -85,19 +93,25 @@ class KVCache(Cache):
         """Positions held."""
         return self._layers[0].length
 
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append [heads, n, head_dim] each to one layer; return views of all it holds, [heads, L, head_dim]."""
+        all_keys, all_values = self._layers[layer].update(keys[None], values[None])
+        return all_keys[0], all_values[0]
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Of the positions from ``start`` on keep those at the ascending offsets in ``path``, moved together."""
+        end = start + len(path)
+        if list(path) != list(range(len(path))):
+            for layer in self._layers:
+                layer.move(torch.tensor(path) + start, start)
+        self.truncate(end)
+
     def truncate(self, length: int) -> None:
         """Forget everything past the first ``length`` positions. No data moves."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
         for layer in self._layers:
             layer.length = length
-
-
-def past_mask(new: int, length: int, device: torch.device) -> Tensor | None:
-    """Causal mask, bool [1, 1, new, length + new], for ``new`` positions after ``length`` others; None: no mask."""
-    if new == 1:
-        return None
-    return torch.ones(new, length + new, dtype=torch.bool, device=device).tril(length)[None, None]
 
 
 def cache_argument(module: nn.Module) -> str:

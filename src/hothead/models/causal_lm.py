@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from hothead.head import LMHead
 from hothead.models.target import CausalLM, Target
+from hothead.models.window import GrowingTree
 
 
 class CausalLMDraft:
@@ -15,41 +16,46 @@ class CausalLMDraft:
     name = "causal_lm"
 
     def __init__(self, model: PreTrainedModel, target: Target) -> None:
-        self._model = CausalLM(model)
+        self._model = CausalLM(model, fuse=target.is_fused)
         self.lm_head = fit_rows(self._model.lm_head, target.vocab_size)
         self.reset(512)
 
     def reset(self, capacity: int) -> None:
         self._cache = self._model.new_cache(capacity)
-        self._cached_ids: list[int] = []  # what the cache holds, drafted tokens included
         self._committed = 0
+        self._drafted: list[tuple[int, int]] = []  # (id, parent) of what the cache holds past the committed tokens
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
-        # Accepted drafts are in the cache already: keep the longest prefix that was confirmed, feed the rest. The
-        # last token is fed in any case, as its hidden state is what was asked for.
-        new_ids = target_ids.tolist()
-        drafted = self._cached_ids[self._committed :]
-        kept = 0
-        while kept < min(len(drafted), len(new_ids) - 1) and drafted[kept] == new_ids[kept]:
-            kept += 1
-        self._forget_past(self._committed + kept)
-        hidden = self._feed(target_ids[kept:])
+        # Accepted drafts are in the cache already: keep the path that was confirmed, feed the rest. The last token is
+        # fed in any case, as its hidden state is what was asked for.
+        path = self._confirmed(target_ids.tolist()[:-1])
+        self._cache.keep(self._committed, path)
+        hidden = self._model.features(target_ids[len(path) :], self._cache)
         self._committed = self._cache.length
+        self._drafted.clear()
+        self._tree = GrowingTree(self._committed, target_ids.device)
         return hidden[-1:]
 
-    def step(self, target_id: Tensor, hidden: Tensor) -> Tensor:
-        return self._feed(target_id)
+    def step(self, target_ids: Tensor, hidden: Tensor, parents: Tensor | None = None) -> Tensor:
+        if parents is None:
+            self._drafted.append((int(target_ids), len(self._drafted) - 1))
+            return self._model.features(target_ids, self._cache)
+        self._drafted.extend(zip(target_ids.tolist(), parents.tolist(), strict=True))
+        return self._model.features(target_ids, self._cache, self._tree.grow(parents))
 
     def rollback(self) -> None:
         """Nothing yet: :meth:`extend` forgets what turned out wrong, and keeps what turned out right."""
 
-    def _feed(self, target_ids: Tensor) -> Tensor:
-        self._cached_ids.extend(target_ids.tolist())
-        return self._model.features(target_ids, self._cache)
-
-    def _forget_past(self, length: int) -> None:
-        self._cache.truncate(length)
-        del self._cached_ids[length:]
+    def _confirmed(self, target_ids: list[int]) -> list[int]:
+        """The drafted tokens, as indices, that spell the longest beginning of ``target_ids``."""
+        path: list[int] = []
+        for target_id in target_ids:
+            parent = path[-1] if path else -1
+            found = next((i for i, drafted in enumerate(self._drafted) if drafted == (target_id, parent)), None)
+            if found is None:
+                break
+            path.append(found)
+        return path
 
 
 def fit_rows(lm_head: LMHead, rows: int) -> LMHead:

@@ -33,8 +33,18 @@ class Draft(Protocol):
             [1, H'] hidden state after the last token.
         """
 
-    def step(self, target_id: Tensor, hidden: Tensor) -> Tensor:
-        """Go on from a drafted token, int64 [1], and the hidden state that proposed it, [1, H'] -> [1, H']."""
+    def step(self, target_ids: Tensor, hidden: Tensor, parents: Tensor | None = None) -> Tensor:
+        """Go on from drafted tokens.
+
+        Args:
+            target_ids: int64 [n].
+            hidden: [n, H'], the hidden states that proposed them.
+            parents: int64 [n], which of the tokens given since the last :meth:`extend` each follows, -1 for the
+                committed ones; None (n = 1): the latest.
+
+        Returns:
+            [n, H'] hidden states after each.
+        """
 
     def rollback(self) -> None:
         """Forget what :meth:`step` took in since the last :meth:`extend`."""

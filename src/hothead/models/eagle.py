@@ -13,10 +13,11 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 
 from hothead.errors import DraftMismatch
-from hothead.models.attention import use_cpu_attention
-from hothead.models.cache import KVCache, cache_argument, past_mask
+from hothead.models.cache import KVCache
+from hothead.models.fused import FusedLayer, Rotary
 from hothead.models.target import CausalLM
-from hothead.packed import PackedLinear, pack_linears
+from hothead.models.window import GrowingTree, Window
+from hothead.packed import PackedLinear
 
 # Layer and rotary classes by the config's model_type. Another family is one line, if its layer takes these arguments.
 FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
@@ -46,8 +47,8 @@ class EagleDraft:
             )
         _check_sizes(config, target)
         layer_class, rotary_class = FAMILIES[config.model_type]
-        config._attn_implementation = "sdpa"
-        self._cache_dtype = torch.float32 if use_cpu_attention(config, target.device) else None
+        # As for the target: see attention.py.
+        self._cache_dtype = torch.float32 if target.device.type == "cpu" else None
         self.lm_head = target.lm_head
         layer = layer_class(config, 0)
         layer.input_layernorm = nn.Identity()
@@ -60,12 +61,10 @@ class EagleDraft:
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
-        self._layer = layer.to(device, dtype).eval().requires_grad_(False)
-        self._rotary = rotary_class(config).to(device)
+        self._layer = FusedLayer(layer.to(device, dtype))
+        self._rotary = Rotary(rotary_class(config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else _plain_rows(target)
-        pack_linears(self._layer)
-        self._cache_argument = cache_argument(layer)
         self.reset(512)
 
     def reset(self, capacity: int) -> None:
@@ -75,29 +74,21 @@ class EagleDraft:
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
         hidden = self._run(target_ids[-features.shape[0] :], features)
         self._committed = self._cache.length
+        self._tree = GrowingTree(self._committed, features.device)
         return hidden[-1:]
 
-    def step(self, target_id: Tensor, hidden: Tensor) -> Tensor:
-        return self._run(target_id, hidden)
+    def step(self, target_ids: Tensor, hidden: Tensor, parents: Tensor | None = None) -> Tensor:
+        return self._run(target_ids, hidden, None if parents is None else self._tree.grow(parents))
 
     def rollback(self) -> None:
         self._cache.truncate(self._committed)
 
-    def _run(self, target_ids: Tensor, features: Tensor) -> Tensor:
+    def _run(self, target_ids: Tensor, features: Tensor, window: Window | None = None) -> Tensor:
         """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H]."""
-        n, past = features.shape[0], self._cache.length
-        position_ids = torch.arange(past, past + n, device=features.device)[None]
-        x = self._fc(torch.cat([functional.embedding(target_ids, self._embedding), features], dim=-1))[
-            None
-        ]  # [1, n, H]
-        return self._layer(
-            x,
-            attention_mask=past_mask(n, past, x.device),
-            position_ids=position_ids,
-            position_embeddings=self._rotary(x, position_ids),
-            use_cache=True,
-            **{self._cache_argument: self._cache},
-        )[0]
+        embedded = functional.embedding(target_ids, self._embedding)
+        x = self._fc(torch.cat([embedded, features], dim=-1))
+        rotation = self._rotary.at(self._cache.length, len(target_ids), window, x.device)
+        return self._layer(x, rotation, self._cache, 0, None if window is None else window.unseen)
 
 
 def _plain_rows(target: CausalLM) -> Tensor:

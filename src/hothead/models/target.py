@@ -1,6 +1,7 @@
 """The target: any causal LM of transformers, read through its hidden states and its LM head."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from hothead.errors import InputError
 from hothead.head import LMHead
 from hothead.models.attention import use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument
+from hothead.models.fused import FusedBody, can_fuse
+from hothead.models.window import Window
 from hothead.packed import PackedLinear, pack_linears
 from hothead.tokenizer import fingerprint
 
@@ -30,7 +33,12 @@ class ForwardOutput:
 class CausalLM:
     """A transformers causal LM split at its LM head, with packed linears on CPU. Batch size 1.
 
-    Its own class stays the model code: the body is called for hidden states, the head is applied here.
+    The body gives hidden states, the head is applied here. Llama and Qwen2 bodies run fused (``fused.py``); for every
+    other architecture its own class stays the model code.
+
+    Args:
+        model: loaded; its linears are packed in place.
+        fuse: False keeps transformers' own layers in any case.
 
     Attributes:
         lm_head: the full head, row-major (rows can be gathered from it).
@@ -41,20 +49,18 @@ class CausalLM:
             values from step to step (recurrent and hybrid models), which cannot be rolled back.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, fuse: bool = True) -> None:
         self.model = model.eval().requires_grad_(False)
         self.config = model.config.get_text_config()
-        self.body: nn.Module = model.base_model
         _refuse_unsupported(model)
-        self._cache_argument = cache_argument(self.body)
         self.lm_head = read_lm_head(model)
         self.hidden_size: int = self.config.hidden_size
         self.max_positions: int = getattr(self.config, "max_position_embeddings", None) or 1 << 30
         expected = self._own_logits()
         self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
         self._head_linear = PackedLinear(self.lm_head.weight, self.lm_head.bias)
-        head_name = next(name for name, child in model.named_children() if child is model.get_output_embeddings())
-        pack_linears(model, skip=frozenset({head_name}))
+        self.is_fused = fuse and can_fuse(model)
+        self._body = FusedBody(model) if self.is_fused else TransformersBody(model)
         self._check_split(expected)
 
     @property
@@ -74,18 +80,20 @@ class CausalLM:
         """An empty cache for this model."""
         return KVCache(self.config.num_hidden_layers, capacity, self._cache_dtype)
 
-    def features(self, target_ids: Tensor, cache: KVCache) -> Tensor:
-        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
-        arguments = {self._cache_argument: cache, "use_cache": True}
-        return self.body(input_ids=target_ids[None], **arguments).last_hidden_state[0]
+    def features(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
+        """Append int64 [n] tokens to ``cache``, one after the other or as ``window`` says; return their last hidden
+        states, [n, H]."""
+        return self._body(target_ids, cache, window)
 
     def logits(self, features: Tensor) -> Tensor:
         """[n, H] -> [n, V]."""
         return self.lm_head.finish(self._head_linear(features))
 
-    def forward(self, target_ids: Tensor, cache: KVCache, last: int | None = None) -> ForwardOutput:
+    def forward(
+        self, target_ids: Tensor, cache: KVCache, last: int | None = None, window: Window | None = None
+    ) -> ForwardOutput:
         """Append int64 [n] tokens to ``cache``; logits for the last ``last`` positions (None: all)."""
-        features = self.features(target_ids, cache)
+        features = self.features(target_ids, cache, window)
         return ForwardOutput(features, self.logits(features if last is None else features[-last:]))
 
     def _own_logits(self) -> Tensor:
@@ -109,11 +117,31 @@ class CausalLM:
             )
 
 
+class TransformersBody:
+    """A model's own body, with packed linears."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._body = model.base_model
+        self._cache_argument = cache_argument(self._body)
+        head_name = next(name for name, child in model.named_children() if child is model.get_output_embeddings())
+        pack_linears(model, skip=frozenset({head_name}))
+
+    def __call__(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
+        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
+        arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
+        if window is not None:
+            n, length = len(target_ids), cache.length + len(target_ids)
+            mask = torch.ones(n, length, dtype=torch.bool, device=target_ids.device)
+            mask[:, length - window.unseen.shape[1] :] = ~window.unseen
+            arguments |= {"attention_mask": mask[None, None], "position_ids": window.positions[None]}
+        return self._body(input_ids=target_ids[None], **arguments).last_hidden_state[0]
+
+
 class Target(CausalLM):
     """The model whose text is wanted, with its tokenizer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(model)
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fuse: bool = True) -> None:
+        super().__init__(model, fuse=fuse)
         self.tokenizer = tokenizer
         self.tokenizer_fingerprint = fingerprint(tokenizer)
         if len(tokenizer) > self.vocab_size:
@@ -161,6 +189,8 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
         unsupported.add("recurrent state")
     if getattr(config, "is_encoder_decoder", False):
         unsupported.add("an encoder")
+    if len(getattr(model.base_model, "layers", [None])) == 0:
+        unsupported.add("no layers left: another CausalLM took them")
     if unsupported:
         found = ", ".join(sorted(unsupported))
         raise InputError(f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back")

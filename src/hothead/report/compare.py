@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hothead.bench.schema import FULL, PLAIN, Answer, Failure, Results
+from hothead.bench.schema import FULL, PLAIN, Answer, Failure, Results, Settings
 from hothead.bench.stats import Estimate
 from hothead.bench.summary import OVERALL, GroupSummary, MethodSummary, count_equality, summarize
 from hothead.errors import InputError
@@ -110,12 +110,18 @@ def headline(results: Results) -> str:
     parts = [
         header.target.name + ("" if header.draft is None else f" + {header.draft.name}"),
         f"vocabulary {vocab.size} of {vocab.target_vocab_size}" if vocab else "full vocabulary",
-        f"k = {settings.num_steps}",
+        _shape(settings),
         f"{header.prompt_set.name}: {header.prompt_set.prompts} prompts x {settings.repeats}",
         f"up to {settings.max_new_tokens} tokens, temperature {settings.temperature:g}",
         f"{header.dtype}, {header.machine.accelerator or header.machine.cpu}, {header.machine.threads} threads",
     ]
     return "; ".join(parts)
+
+
+def _shape(settings: Settings) -> str:
+    if settings.draft_topk == 1:
+        return f"k = {settings.num_steps}"
+    return f"trees of {settings.num_steps} levels, topk {settings.draft_topk}, {settings.num_draft_tokens} tokens"
 
 
 def place(outcome: Answer | Failure) -> str:

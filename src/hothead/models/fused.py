@@ -1,0 +1,142 @@
+"""Llama-like layers with as few operations as eager PyTorch allows.
+
+A pass over five tokens of a small model is a thousand operations of microseconds each; transformers' own layers issue
+three times as many as are needed. Here QKV and gate/up are one product each, residuals are added by the product that
+precedes them, and keys go straight into the cache. The weights are the model's own, the result is checked against
+its logits when a target is loaded, and what is not known to fit stays with transformers.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Model
+
+from hothead.models.attention import attend
+from hothead.models.cache import KVCache
+from hothead.models.window import Window
+from hothead.packed import PackedLinear
+
+LAYERS = (LlamaDecoderLayer, Qwen2DecoderLayer)
+BODIES = (LlamaModel, Qwen2Model)
+
+
+def can_fuse(model: PreTrainedModel) -> bool:
+    """Whether ``model`` is exactly what :class:`FusedBody` computes."""
+    config = model.config.get_text_config()
+    return (
+        type(model.base_model) in BODIES
+        and config.hidden_act == "silu"
+        and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+        and type(model.get_input_embeddings()) is nn.Embedding
+    )
+
+
+class FusedBody:
+    """Everything of a model between its token ids and its LM head, batch size 1.
+
+    The model's own layers are emptied: their weights live here, packed.
+
+    Args:
+        model: one that :func:`can_fuse` accepts.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        body = model.base_model
+        self._embedding = model.get_input_embeddings()
+        self._rotary = Rotary(body.rotary_emb)
+        self._norm = RMSNorm(body.norm)
+        self._layers = [FusedLayer(layer) for layer in body.layers]
+        body.layers = nn.ModuleList()
+
+    def __call__(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
+        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
+        x = self._embedding(target_ids)
+        rotation = self._rotary.at(cache.length, len(target_ids), window, x.device)
+        unseen = None if window is None else window.unseen
+        for index, layer in enumerate(self._layers):
+            x = layer(x, rotation, cache, index, unseen)
+        return self._norm(x)
+
+
+class FusedLayer:
+    """One pre-norm decoder layer.
+
+    Args:
+        layer: transformers' own, of a class in ``LAYERS``; an ``Identity`` input norm is left out.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._head_dim: int = attention.head_dim
+        self._scale: float = attention.scaling
+        self._heads = attention.q_proj.out_features // self._head_dim
+        self._key_heads = attention.k_proj.out_features // self._head_dim
+        self._width: int = mlp.gate_proj.out_features
+        is_identity = isinstance(layer.input_layernorm, nn.Identity)
+        self._input_norm = None if is_identity else RMSNorm(layer.input_layernorm)
+        self._qkv = _side_by_side(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = _side_by_side(attention.o_proj)
+        self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
+        self._gate_up = _side_by_side(mlp.gate_proj, mlp.up_proj)
+        self._down = _side_by_side(mlp.down_proj)
+
+    def __call__(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, index: int, unseen: Tensor | None
+    ) -> Tensor:
+        """[n, H] -> [n, H]; keys and values go into layer ``index`` of ``cache``."""
+        n, heads, key_heads, d = x.shape[0], self._heads, self._key_heads, self._head_dim
+        normed = x if self._input_norm is None else self._input_norm(x)
+        qkv = self._qkv(normed).view(n, heads + 2 * key_heads, d)
+        # Rotated in the cache's dtype, which is where queries and keys are needed.
+        query_key = rotate(qkv[:, : heads + key_heads].to(cache.dtype or x.dtype), *rotation).transpose(0, 1)
+        keys, values = cache.append(index, query_key[heads:], qkv[:, heads + key_heads :].transpose(0, 1))
+        attended = attend(query_key[:heads], keys, values, unseen, self._scale)
+        x = self._out.add_to(x, attended.transpose(0, 1).to(x.dtype).reshape(n, heads * d))
+        gate_up = self._gate_up(self._mlp_norm(x))
+        return self._down.add_to(x, functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :])
+
+
+class RMSNorm:
+    """Root mean square norm with transformers' rounding: normalised in float32, scaled in the weight's dtype."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        self._weight: Tensor = norm.weight.detach()
+        self._eps: float = norm.variance_epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, H] -> [n, H]."""
+        return functional.rms_norm(x, x.shape[-1:], self._weight, self._eps)
+
+
+class Rotary:
+    """Rotary position embedding, as a model's own module computes it.
+
+    Args:
+        module: transformers', any rope type; read in float32.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def at(self, past: int, n: int, window: Window | None, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines, float32 [n, 1, d], for :func:`rotate`."""
+        positions = torch.arange(past, past + n, device=device) if window is None else window.positions
+        cos, sin = self._module(torch.empty(0, dtype=torch.float32, device=device), positions[None])
+        sin[..., : sin.shape[-1] // 2].neg_()
+        return cos[0][:, None], sin[0][:, None]
+
+
+def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotate halves: [n, heads, d] -> [n, heads, d]."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin).to(x.dtype)
+
+
+def _side_by_side(*linears: nn.Linear) -> PackedLinear:
+    """One packed product for several that read the same input."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    if all(linear.bias is None for linear in linears):
+        return PackedLinear(weight)
+    biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias.detach() for x in linears]
+    return PackedLinear(weight, torch.cat(biases))
