@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hothead.errors import DraftMismatch
 from hothead.packed import PackedLinear
@@ -46,7 +45,8 @@ class HotHead:
 
     Rows 0..Vd-1 are static: one block, packed where that is faster. Rows Vd..Vd+D-1 are slots: plain rows that
     :meth:`write_slots` overwrites in place, one row per new id, so pointers stay valid for compiled code and CUDA
-    graphs. Slots start with the vocabulary's runners-up; one that holds nothing has target id -1 and logit -inf.
+    graphs (on CPU the slots, and only they, are packed again after a write). Slots start with the vocabulary's
+    runners-up; one that holds nothing has target id -1 and logit -inf.
     With ``slots=0`` this is the static head, the same operations and the same bits.
 
     Attributes:
@@ -83,10 +83,9 @@ class HotHead:
         )
         empty = static_ids.new_full((slots + 1,), -1)  # one more row than slots: scratch for masked writes
         self._rows = torch.cat([static_ids, empty])
-        # Few plain rows: a CPU multiplies them faster in float32, which holds any lower dtype exactly.
-        slot_dtype = torch.float32 if weight.device.type == "cpu" else weight.dtype
-        self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1], dtype=slot_dtype)
-        self._slot_bias = weight.new_full((slots + 1,), -torch.inf, dtype=slot_dtype)
+        self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1])
+        self._slot_bias = weight.new_full((slots + 1,), -torch.inf)
+        self._slots: PackedLinear | None = None
         self.row_of = static_ids.new_full((lm_head.vocab_size + 1,), -1)
         self.row_of[static_ids] = torch.arange(self.num_static, device=weight.device)
         first = torch.as_tensor(vocab.next_target_ids[:slots].copy(), device=weight.device)
@@ -107,12 +106,14 @@ class HotHead:
         """[B, H] -> [B, Vd + D], in row order; -inf in empty slots."""
         raw = self._static(hidden)
         if self.num_slots:
-            slots = self.num_slots
-            dynamic = functional.linear(
-                hidden.to(self._slot_weight.dtype), self._slot_weight[:slots], self._slot_bias[:slots]
-            )
-            raw = torch.cat([raw, dynamic.to(raw.dtype)], dim=-1)
+            raw = torch.cat([raw, self._slot_product()(hidden)], dim=-1)
         return self._finish(raw)
+
+    def _slot_product(self) -> PackedLinear:
+        # A packed copy does not see writes: it is made anew after some, which costs less than one plain product.
+        if self._slots is None:
+            self._slots = PackedLinear(self._slot_weight[: self.num_slots], self._slot_bias[: self.num_slots])
+        return self._slots
 
     def _finish(self, raw: Tensor) -> Tensor:
         finished = self.lm_head.finish(raw)
@@ -151,11 +152,13 @@ class HotHead:
         self.row_of.index_copy_(0, target_ids, rows)
         self._rows.index_copy_(0, rows, target_ids)
         source = target_ids.clamp(max=vocab_size - 1)
-        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source).to(self._slot_weight.dtype))
+        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source))
         if self.lm_head.bias is None:
             self._slot_bias.index_fill_(0, slots, 0.0)
         else:
-            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source).to(self._slot_bias.dtype))
+            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source))
+        if self._slots is not None and self._slots.is_packed:
+            self._slots = None
         # Scratch entries: never hot, whatever a masked write left there.
         self._rows[-1] = -1
         self.row_of[-1] = -1

@@ -63,8 +63,10 @@ def _chain(
         if step + 1 < num_steps:
             with watch.section("draft_steps"):
                 hidden = draft.step(drafted[-1], hidden)
-    q = torch.cat(distributions) if distributions else None
-    return Proposal(torch.cat(drafted), None, q, None if q is None else torch.arange(num_steps), _row_ids(head, q))
+    if not distributions:
+        return Proposal(torch.cat(drafted))
+    rows = torch.arange(num_steps, device=hidden.device)
+    return Proposal(torch.cat(drafted), None, torch.cat(distributions), rows, _row_ids(head))
 
 
 def _tree(
@@ -111,18 +113,13 @@ def _tree(
         rows = torch.cat(
             [level.parents + sum(map(len, log_qs[:number])) for number, level in enumerate(levels)]
         )  # of log_qs
-        q = torch.cat(log_qs).exp() if is_sampled else None
-        return Proposal(
-            torch.cat([level.target_ids for level in levels])[chosen],
-            new_index[all_parents[chosen]],
-            q,
-            None if q is None else rows[chosen],
-            _row_ids(head, q),
-        )
+        target_ids = torch.cat([level.target_ids for level in levels])[chosen]
+        new_parents = new_index[all_parents[chosen]]
+        if not is_sampled:
+            return Proposal(target_ids, new_parents)
+        return Proposal(target_ids, new_parents, torch.cat(log_qs).exp(), rows[chosen], _row_ids(head))
 
 
-def _row_ids(head: HotHead, q: Tensor | None) -> Tensor | None:
-    """What the rows of ``q`` are; a copy if the slots will be overwritten before the proposal is verified."""
-    if q is None:
-        return None
+def _row_ids(head: HotHead) -> Tensor:
+    """What the head's rows are now; a copy, as slots are overwritten."""
     return head.target_ids.clone() if head.num_slots else head.target_ids

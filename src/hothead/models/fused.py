@@ -6,6 +6,8 @@ precedes them, and keys go straight into the cache. The weights are the model's 
 its logits when a target is loaded, and what is not known to fit stays with transformers.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,7 +45,7 @@ class FusedBody:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        body = model.base_model
+        body: Any = model.base_model
         self._embedding = model.get_input_embeddings()
         self._rotary = Rotary(body.rotary_emb)
         self._norm = RMSNorm(body.norm)
@@ -67,12 +69,12 @@ class FusedLayer:
         layer: transformers' own, of a class in ``LAYERS``; an ``Identity`` input norm is left out.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._head_dim: int = attention.head_dim
         self._scale: float = attention.scaling
-        self._heads = attention.q_proj.out_features // self._head_dim
-        self._key_heads = attention.k_proj.out_features // self._head_dim
+        self._heads: int = attention.q_proj.out_features // self._head_dim
+        self._key_heads: int = attention.k_proj.out_features // self._head_dim
         self._width: int = mlp.gate_proj.out_features
         is_identity = isinstance(layer.input_layernorm, nn.Identity)
         self._input_norm = None if is_identity else RMSNorm(layer.input_layernorm)
@@ -101,7 +103,7 @@ class FusedLayer:
 class RMSNorm:
     """Root mean square norm with transformers' rounding: normalised in float32, scaled in the weight's dtype."""
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: Any) -> None:
         self._weight: Tensor = norm.weight.detach()
         self._eps: float = norm.variance_epsilon
 
