@@ -6,13 +6,15 @@
 #   TEXT_ROOT  root of unpacked Debian documentation packages (see README.md for their names)
 #   SPEC_BENCH Spec-Bench question file: evaluation only
 #   INIT       folder of a draft to go on from (else from a ridge regression)
-#   PROCS      training processes, one a core; STEPS optimizer steps; OUT where the draft goes
+#   PROCS      training processes, one a core; OUT where the draft goes
+#   STEPS      optimizer steps of the first round; MORE_STEPS those of the second
 set -euo pipefail
 cd "$(dirname "$0")"
 PYTHON=${PYTHON:-python}
 WORK=${WORK:-./work}
 PROCS=${PROCS:-$(nproc)}
 STEPS=${STEPS:-800}
+MORE_STEPS=${MORE_STEPS:-1600}
 OUT=${OUT:-../../drafts/smollm2-135m-instruct-eagle}
 SELFCHAT=${SELFCHAT:-$WORK/selfchat.npz}
 mkdir -p "$WORK"
@@ -31,15 +33,21 @@ each "$PYTHON" features.py --target "$WORK/target" --conversations "$SELFCHAT" -
 each "$PYTHON" generate.py --target "$WORK/target" --prompts "$WORK/prompts.jsonl" --out "$WORK/shards" \
     --max-prompt 600
 
-rm -f "$WORK/meet"
-pids=()
-for ((i = 0; i < PROCS; i++)); do
-    "$PYTHON" train.py --target "$WORK/target" --shards "$WORK/shards" --out "$WORK/run" --steps "$STEPS" \
-        ${INIT:+--init "$INIT"} --rank "$i" --world "$PROCS" --rendezvous "$WORK/meet" &
-    pids+=($!)
-done
-for i in "${pids[@]}"; do wait "$i"; done
-"$PYTHON" publish.py --draft "$WORK/run/draft" --out "$OUT"
+train() { # train.py with these arguments in every process
+    local pids=() i
+    rm -f "$WORK/meet"
+    for ((i = 0; i < PROCS; i++)); do
+        "$PYTHON" train.py --target "$WORK/target" --shards "$WORK/shards" "$@" \
+            --rank "$i" --world "$PROCS" --rendezvous "$WORK/meet" &
+        pids+=($!)
+    done
+    for i in "${pids[@]}"; do wait "$i"; done
+}
+train --out "$WORK/run" --steps "$STEPS" ${INIT:+--init "$INIT"}
+# Half the self-chat each epoch: the other prompts are fewer, and nearer to what users ask.
+train --out "$WORK/run2" --init "$WORK/run/draft" --steps "$MORE_STEPS" --seed 4 \
+    --lr 1.2e-3 --warmup 20 --decay 1.0 --single-steps 0 --selfchat-share 0.5
+"$PYTHON" publish.py --draft "$WORK/run2/draft" --out "$OUT"
 "$PYTHON" rank.py --shards "$WORK/shards" --output "$OUT/ranking.safetensors"
 
 if [ -n "${SPEC_BENCH:-}" ]; then
@@ -48,5 +56,5 @@ if [ -n "${SPEC_BENCH:-}" ]; then
         --max-new 128 --max-prompt 1900 --batch 10
     "$PYTHON" evaluate.py --target "$WORK/target" --draft "$OUT" --shards "$WORK/eval"
 else
-    echo "no SPEC_BENCH: not evaluated on it; held-out figures are in $WORK/run/log.jsonl"
+    echo "no SPEC_BENCH: not evaluated on it; held-out figures are in $WORK/run2/log.jsonl"
 fi
