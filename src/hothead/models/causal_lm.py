@@ -43,6 +43,15 @@ class CausalLMDraft:
     def rollback(self) -> None:
         """Nothing yet: :meth:`extend` forgets what turned out wrong, and keeps what turned out right."""
 
+    def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
+        """As :meth:`EagleDraft.chains`; a causal LM's hidden states do not depend on where a chain began."""
+        self.reset(len(target_ids))
+        hidden = self._feed(target_ids)
+        self._committed = self._cache.length
+        begins = torch.arange(len(target_ids) - starts, len(target_ids), device=hidden.device)
+        steps = torch.arange(depth, device=hidden.device)
+        return hidden[(begins[:, None] + steps).clamp(max=len(target_ids) - 1)]
+
     def _feed(self, target_ids: Tensor) -> Tensor:
         self._cached_ids.extend(target_ids.tolist())
         return self._model.features(target_ids, self._cache)

@@ -24,6 +24,8 @@ FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "qwen2": (modeling_qwen2.Qwen2DecoderLayer, modeling_qwen2.Qwen2RotaryEmbedding),
 }
 
+CHAIN_BLOCK = 128  # chains unrolled together; each attends over all their drafts, its own unmasked
+
 
 class EagleDraft:
     """An EAGLE draft bound to its target's embedding and head.
@@ -83,16 +85,58 @@ class EagleDraft:
     def rollback(self) -> None:
         self._cache.truncate(self._committed)
 
-    def _run(self, target_ids: Tensor, features: Tensor) -> Tensor:
-        """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H]."""
+    def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
+        """Draft from each of the last ``starts`` positions as if every draft were the sequence's own token.
+
+        The unrolling of HASS (arXiv 2408.15766) and EAGLE-3's training-time test, with this layer and its cache: at
+        depth j a chain attends to the committed positions up to its start and to its own j - 1 drafts.
+
+        Args:
+            target_ids, features: of the whole sequence, as :meth:`extend` takes them.
+
+        Returns:
+            [starts, depth, H]; entry [s, j] predicts the token j + 1 places after the s-th start. Entries that would
+            read tokens past the end of the sequence mean nothing.
+        """
+        pairs = features.shape[0]
+        ids = target_ids[-pairs:]
+        self.reset(pairs + min(starts, CHAIN_BLOCK) * (depth - 1))
+        first = self._run(ids, features)[-starts:]
+        self._committed = pairs
+        blocks = []
+        for at in range(pairs - starts, pairs, CHAIN_BLOCK):
+            begins = torch.arange(at, min(at + CHAIN_BLOCK, pairs), device=ids.device)  # pair index of each start
+            hidden = [first[begins - (pairs - starts)]]
+            committed = torch.arange(pairs, device=ids.device) <= begins[:, None]
+            own = torch.eye(len(begins), dtype=torch.bool, device=ids.device)
+            for j in range(1, depth):
+                mask = torch.cat([committed, *[own] * j], dim=1)[None, None]
+                step_ids = ids[(begins + j).clamp(max=pairs - 1)]
+                hidden.append(self._run(step_ids, hidden[-1], (begins + j)[None], mask))
+            self.rollback()
+            blocks.append(torch.stack(hidden, dim=1))
+        return torch.cat(blocks)
+
+    def _run(
+        self, target_ids: Tensor, features: Tensor, position_ids: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H].
+
+        Args:
+            position_ids: int64 [1, n]; None: after those in the cache.
+            mask: bool [1, 1, n, cached + n], True where a pair sees another; None: causal.
+        """
         n, past = features.shape[0], self._cache.length
-        position_ids = torch.arange(past, past + n, device=features.device)[None]
+        if position_ids is None:
+            position_ids = torch.arange(past, past + n, device=features.device)[None]
+        if mask is None:
+            mask = past_mask(n, past, features.device)
         x = self._fc(torch.cat([functional.embedding(target_ids, self._embedding), features], dim=-1))[
             None
         ]  # [1, n, H]
         return self._layer(
             x,
-            attention_mask=past_mask(n, past, x.device),
+            attention_mask=mask,
             position_ids=position_ids,
             position_embeddings=self._rotary(x, position_ids),
             use_cache=True,
