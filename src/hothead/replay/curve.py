@@ -246,4 +246,4 @@ def read_curves(path: Path) -> AcceptanceCurves:
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(np.round(values, DIGITS).tolist())
+    return tuple((np.round(values, DIGITS) + 0.0).tolist())  # no -0.0
