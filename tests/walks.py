@@ -1,4 +1,4 @@
-"""The rounds of a sampled answer, given its path: a walk that accepts each draft with its probability, drawn many times.
+"""The rounds of a sampled answer, given its path: a walk that accepts each draft with its probability, drawn often.
 
 ALPHA is how often a correct replay would be failed by fresh seeds; seeds are fixed, so a verdict never changes.
 """

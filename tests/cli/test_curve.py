@@ -31,7 +31,9 @@ def curve(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) -> Run:
 
 
 def test_tables_for_every_k_and_group(curve: Run) -> None:
-    outcome = curve("--num-steps", "1,3", "--slots", "4,8", "--sizes", "64", "--policy", "on_miss", "--policy", "prompt")
+    outcome = curve(
+        "--num-steps", "1,3", "--slots", "4,8", "--sizes", "64", "--policy", "on_miss", "--policy", "prompt"
+    )
     assert outcome.status == 0, outcome.err
     for words in ("k = 1, overall", "k = 3, overall", "mt_bench (1)", "qa (2)", "64+4", "64+8", "p1 p2 p3", "320"):
         assert words in outcome.out
@@ -73,7 +75,8 @@ def test_the_json_document_is_the_file(curve: Run, tmp_path: Path) -> None:
     assert outcome.status == 0, outcome.err
     assert json.loads(outcome.out) == json.loads(path.read_text())
     series = json.loads(outcome.out)["curves"][-1]["acceptance_length"]
-    assert all(low <= value <= high for value, low, high in zip(*(series[n] for n in ("value", "low", "high"))))
+    bounds = zip(series["low"], series["value"], series["high"], strict=True)
+    assert all(low <= value <= high for low, value, high in bounds)
 
 
 def test_several_rankings_and_no_cache(curve: Run, toy_files: ToyFiles, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Dynamic vocabularies replayed on a path, against engines that follow the same traffic."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -91,7 +93,7 @@ def test_how_offers_are_grouped_does_not_matter(target: Target, ranking: TokenRa
             cuts = [0, *cuts[cuts < 40], 40]
             vocabulary = make_hot_vocabulary(target.lm_head, vocab, config)
             vocabulary.after_prompt(tokens[:7])
-            for start, end in zip(cuts, cuts[1:], strict=False):
+            for start, end in itertools.pairwise(cuts):
                 vocabulary.after_round(tokens[start:end], torch.empty(end - start, V))
             hot.append(set(vocabulary.head.target_ids.tolist()))
         assert hot[0] == hot[1] == hot[2]

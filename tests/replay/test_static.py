@@ -119,9 +119,7 @@ def made_up(seed: int, n: int, depth: int, ids: int, ties: bool) -> tuple[LMHead
     return LMHead(weight), TeacherForced(path[:0], path, hidden, log_probs, nothing)
 
 
-def by_hand(
-    lm_head: LMHead, answer: TeacherForced, order: np.ndarray, size: int, params: SamplingParams
-) -> Renewal:
+def by_hand(lm_head: LMHead, answer: TeacherForced, order: np.ndarray, size: int, params: SamplingParams) -> Renewal:
     """One vocabulary, by the definition: restrict, normalise, compare."""
     hot = np.sort(order[:size])
     n, depth = answer.hidden.shape[:2]

@@ -53,7 +53,9 @@ class CurveOptions:
     draft_sampling: Annotated[str, option("probabilistic, or greedy drafts.", metavar="NAME")] = "probabilistic"
     every: Annotated[int, option("Sizes are multiples of this.")] = 64
     slots: Annotated[str | None, option("Also replay so many dynamic rows.", metavar="NUMBERS")] = None
-    policy: Annotated[list[str] | None, option(f"What fills them; may be repeated ({DEFAULT_POLICY}).", metavar="NAMES")] = None
+    policy: Annotated[
+        list[str] | None, option(f"What fills them; may be repeated ({DEFAULT_POLICY}).", metavar="NAMES")
+    ] = None
     sizes: Annotated[str | None, option("Static rows beside them (10 % and 25 % of all).", metavar="NUMBERS")] = None
     cache: Annotated[Path | None, option("Where answers are kept.", metavar="FOLDER")] = None
     keep: Annotated[bool, option("Keep answers and hidden states on disk.", "--keep/--no-keep")] = True
@@ -181,9 +183,7 @@ def show(
     _show(read_curves(file), plot, as_json)
 
 
-def _measure(
-    options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[str, TokenRanking]
-) -> AcceptanceCurves:
+def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[str, TokenRanking]) -> AcceptanceCurves:
     import torch
 
     from hothead.models.loading import load_draft, load_target
@@ -267,9 +267,7 @@ def _document(
         tokenizer_fingerprint=target.tokenizer_fingerprint,
         dtype=options.dtype,
         device=options.device,
-        prompt_set=PromptSetIdentity(
-            name=options.prompts.stem, prompts=len(prompts), digest=prompts_digest(prompts)
-        ),
+        prompt_set=PromptSetIdentity(name=options.prompts.stem, prompts=len(prompts), digest=prompts_digest(prompts)),
         settings=CurveSettings(
             **settings, num_steps=numbers(options.num_steps, "--num-steps"), multiple_of=options.every
         ),

@@ -1,15 +1,15 @@
 """Dynamic vocabularies: slots and policies replayed on the same paths, with the engine's own slot table.
 
-The set of hot ids is whatever ``hothead.dynamic`` makes of what it is offered, and the logits are its head's: nothing of
-either is written again here. What remains is when it is offered what:
+The set of hot ids is whatever ``hothead.dynamic`` makes of what it is offered, and the logits are its head's: nothing
+of either is written again here. What remains is when it is offered what:
 
 - Greedy: rounds follow from the path, so they are played out one by one and the set is updated after each, as in the
   engine. Exact.
-- Sampled: which rounds occurred is random, so every token of the path is offered on its own, and each start sees the set
-  after all tokens before it. For ``on_miss`` and ``prompt`` that is exact, because the slots hold the ids that were
-  offered last, however the offers were grouped. With ``target_topk`` beside another policy the order of offers within a
-  round is approximated; ``full_refresh`` is exact. Misses are approximated: a new token that one round emits twice counts
-  once.
+- Sampled: which rounds occurred is random, so every token of the path is offered on its own, and each start sees the
+  set after all tokens before it. For ``on_miss`` and ``prompt`` that is exact, because the slots hold the ids that were
+  offered last, however the offers were grouped. With ``target_topk`` beside another policy the order of offers within
+  a round is approximated; ``full_refresh`` is exact. Misses are approximated: a new token that one round emits twice
+  counts once. So is the copying of rows, where a round offers more new ids than there are slots.
 
 In both cases what an engine's last round emits past the end of an answer is not offered here, as it is not on the path
 (at most k tokens an answer). The set lasts from answer to answer, as in a server.

@@ -1,15 +1,16 @@
 """The law of speculative rounds on a given path, for many draft vocabularies at once. Numbers only.
 
-Let x_1 ... x_n be what the target emitted after the prefill's token, and let a round start after t of them. Speculative
-sampling (Leviathan et al. 2211.17192, Chen et al. 2302.01318) emits x with probability p(x), and accepts the draft *and*
-emits x with probability min(p(x), q(x)). Given that x is what was emitted, the draft was accepted with probability
+Let x_1 ... x_n be what the target emitted after the prefill's token, and let a round start after t of them.
+Speculative sampling (Leviathan et al. 2211.17192, Chen et al. 2302.01318) emits x with probability p(x), and accepts
+the draft *and* emits x with probability min(p(x), q(x)). Given that x is what was emitted, the draft was accepted with
+probability
 
     min(1, q(x) / p(x));   greedy: 1 if x is the argmax of q, else 0.
 
-The i-th draft of the round matters only if those before it were accepted, that is, if they were x_{t+1} ... x_{t+i-1}: so
-q is known from the path alone. With A_i the product of the first i of these probabilities, the round emits exactly j
-tokens with probability A_{j-1} - A_j for j <= k, and k + 1 tokens (the last one is the target's own) with A_k. Where
-rounds start is a renewal process:
+The i-th draft of the round matters only if those before it were accepted, that is, if they were x_{t+1} ...
+x_{t+i-1}: so q is known from the path alone. With A_i the product of the first i of these probabilities, the round
+emits exactly j tokens with probability A_{j-1} - A_j for j <= k, and k + 1 tokens (the last one is the target's own)
+with A_k. Where rounds start is a renewal process:
 
     b[0] = 1;   b[t] = sum over s < t of b[s] * P(the round from s emits t - s tokens)
     E[rounds] = sum of b[t] over t < n;   acceptance length = n / E[rounds]

@@ -40,7 +40,7 @@ class CurveMeasurement:
         num_steps: every k wanted.
         params: of the answers, and of the draft.
         dynamic: replayed for every ranking and k, each with a vocabulary of its own that lasts to the last prompt.
-        multiple_of: sizes are multiples of this, as ``DraftVocab.from_ranking`` rounds them; 1 for every number of rows.
+        multiple_of: sizes are multiples of this, as ``DraftVocab.from_ranking`` rounds them; 1: every number of rows.
 
     Attributes:
         sizes: int64 [S], ascending; V is the last.

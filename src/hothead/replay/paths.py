@@ -25,7 +25,6 @@ from hothead.engine.sampling import SamplingParams
 from hothead.errors import ContextOverflow
 from hothead.files import atomic_path
 from hothead.models.draft import Draft
-from hothead.models.target import Target
 from hothead.replay.teacher import TeacherForced, read_answer
 
 CACHE_VERSION = 1

@@ -6,8 +6,8 @@ A vocabulary of m rows holds the first m ids of a ``SelectionOrder``; write rank
   means a larger logit, or an equal one and a smaller id, as the engine's argmax has it. Two numbers describe all sizes.
 - sampled drafts: q_m(x) = exp(l_x - logsumexp of the first m logits), l = logits over temperature: a running logsumexp.
 
-Logits are those of the engine's own head, in its dtype. A pass over many rows may round otherwise than the engine's over
-one, so in bf16 a near-tie of two logits can fall the other way; in float32 that is as rare as a tie.
+Logits are those of the engine's own head, in its dtype. A pass over many rows may round otherwise than the engine's
+over one, so in bf16 a near-tie of two logits can fall the other way; in float32 that is as rare as a tie.
 """
 
 import math
@@ -108,16 +108,14 @@ class StaticReplay:
         for step in range(depth):
             alive = alive[alive + step < n]
             if step:
-                least = np.maximum(lows[:, alive, step - 1], self._sizes[0])
-                alive = alive[(least <= highs[:, alive, step - 1]).any(axis=0)]
+                least = np.maximum(lows[:, alive, :step].max(axis=2), self._sizes[0])
+                alive = alive[(least <= highs[:, alive, :step].min(axis=2)).any(axis=0)]
             for at in range(0, len(alive), LOGIT_ROWS):
                 starts = alive[at : at + LOGIT_ROWS]
                 rows = torch.as_tensor(starts, device=answer.path.device)
                 for number, (low, high) in enumerate(self._row_intervals(answer, rows, step)):
-                    if step:
-                        low = np.maximum(low, lows[number, starts, step - 1])
-                        high = np.minimum(high, highs[number, starts, step - 1])
                     lows[number, starts, step], highs[number, starts, step] = low, high
+        lows, highs = np.maximum.accumulate(lows, axis=2), np.minimum.accumulate(highs, axis=2)
         return lows, highs
 
     def _row_intervals(
@@ -137,7 +135,7 @@ class StaticReplay:
     # Sampled drafts
 
     def _sampled(self, answer: TeacherForced) -> Iterator[list[np.ndarray]]:
-        """For each start, for each ranking: float64 [K, S], the probability that the first i + 1 drafts are accepted."""
+        """For each start and ranking: float64 [K, S], the probability that the first i + 1 drafts are accepted."""
         n, depth = answer.hidden.shape[:2]
         steps = torch.arange(depth, device=answer.path.device)
         block = max(1, LOGIT_ROWS // depth)
@@ -155,10 +153,11 @@ class StaticReplay:
 
     def _acceptance(self, logits: Tensor, ids: Tensor, log_p: Tensor, order: Tensor, rank_of: Tensor) -> np.ndarray:
         """min(1, q_m(x) / p(x)) for R rows and all sizes, float64 [R, S]."""
-        ranked = logits[:, order]
+        ranked = logits.index_select(1, order)
         pieces = math.ceil(ranked.shape[1] / self._piece)
-        padded = functional.pad(ranked, (0, pieces * self._piece - ranked.shape[1]), value=-torch.inf)
-        sums = padded.view(len(ids), pieces, self._piece).logsumexp(dim=-1)
+        if missing := pieces * self._piece - ranked.shape[1]:
+            ranked = functional.pad(ranked, (0, missing), value=-torch.inf)
+        sums = ranked.view(len(ids), pieces, self._piece).logsumexp(dim=-1)
         running = sums.double().logcumsumexp(dim=-1).cpu()
         sizes = torch.as_tensor(self._sizes)
         log_q = logits.gather(1, ids[:, None]).double().cpu() - running[:, (sizes - 1) // self._piece]

@@ -77,8 +77,8 @@ class Tally:
         return GroupTally(
             self.tokens[is_in],
             self.rounds[is_in],
-            sum(self._accepted[name] for name in wanted) + 0.0,
-            sum(self._missed[name] for name in wanted) + 0.0,
+            np.sum([self._accepted[name] for name in wanted], axis=0),
+            np.sum([self._missed[name] for name in wanted], axis=0),
             int(self.rows_copied[is_in].sum()),
         )
 

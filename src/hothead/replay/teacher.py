@@ -1,7 +1,7 @@
 """The teacher-forced pass: everything about one answer that does not depend on the draft's vocabulary.
 
-A draft's hidden states along a path follow from the path's tokens and the target's features. Its vocabulary only decides
-which logits of these states count, so one pass serves every size, ranking and policy.
+A draft's hidden states along a path follow from the path's tokens and the target's features. Its vocabulary only
+decides which logits of these states count, so one pass serves every size, ranking and policy.
 """
 
 from dataclasses import dataclass

@@ -8,9 +8,9 @@ from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, DynamicResul
 from hothead.report.compare import COLOURS, GREY, Table, check_plot_path
 
 LEGEND = (
-    "accept: tokens per verify pass, bonus token included. vs full: difference to the full vocabulary on the same paths. "
-    "kept%: accepted drafts per round as a share of the full vocabulary's. miss%: of 100 tokens, those outside the draft "
-    "vocabulary. p1, p2, ...: share of the rounds whose first draft, first two drafts, ... were accepted."
+    "accept: tokens per verify pass, bonus token included. vs full: difference to the full vocabulary on the same "
+    "paths. kept%: accepted drafts per round as a share of the full vocabulary's. miss%: of 100 tokens, those outside "
+    "the draft vocabulary. p1, p2, ...: share of the rounds whose first draft, first two drafts, ... were accepted."
 )
 
 
