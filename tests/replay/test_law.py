@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hothead.replay.law import Renewal
+from hothead.replay.law import Renewal, acceptance
 
 
 def enumerate_rounds(accepts: np.ndarray, k: int) -> tuple[float, np.ndarray]:
@@ -75,3 +75,12 @@ def test_longer_rounds_are_never_more_rounds(accepts: np.ndarray) -> None:
 
 def test_an_answer_of_one_token_has_no_rounds() -> None:
     assert Renewal(0, 4, 3).rounds.tolist() == [0, 0, 0]
+
+
+def test_acceptance_of_what_rounding_made_impossible() -> None:
+    """A token that was emitted, whose p a second pass rounds to nothing (top-p's edge): accepted if it is hot."""
+    log_q, log_p = np.log([0.5, 0.2, 0.1]), np.log([0.25, 0.4, 0.1])
+    np.testing.assert_allclose(acceptance(log_q, log_p), [1.0, 0.5, 1.0])
+    impossible = np.array([-np.inf, -np.inf])
+    np.testing.assert_array_equal(acceptance(np.array([-1.0, -np.inf]), impossible), [1.0, 0.0])
+    assert acceptance(impossible[:1], np.zeros(1)).tolist() == [0.0]

@@ -105,7 +105,12 @@ class AcceptanceCurve(Record):
 
 
 class DynamicResult(Record):
-    """One vocabulary of ``size`` static rows and ``slots`` more, on the same paths; fields as in AcceptanceCurve."""
+    """One vocabulary of ``size`` static rows and ``slots`` more, on the same paths; fields as in AcceptanceCurve.
+
+    Attributes:
+        over_static: acceptance length less that of the ``size`` static rows alone, paired.
+        rows_copied: LM head rows copied to follow the traffic, in all.
+    """
 
     ranking: str
     num_steps: int
@@ -117,15 +122,24 @@ class DynamicResult(Record):
     tokens: int
     acceptance_length: Interval
     difference: Interval
+    over_static: Interval
     kept: Interval
     acceptance_rate: tuple[float, ...]
     coverage: float
     rows_copied: int
 
     @classmethod
-    def of(cls, about: dict[str, Any], group: str, tally: GroupTally, full_rounds: np.ndarray) -> "DynamicResult":
-        """From what was counted; ``full_rounds``: float64 [P], of the full vocabulary."""
+    def of(
+        cls,
+        about: dict[str, Any],
+        group: str,
+        tally: GroupTally,
+        full_rounds: np.ndarray,
+        static_rounds: np.ndarray,
+    ) -> "DynamicResult":
+        """From what was counted; float64 [P] each, rounds of the full vocabulary and of the static rows alone."""
         length, difference, kept = (Series.of(bands).at(0) for bands in tally.compare(full_rounds))
+        over_static = Series.of(tally.compare(static_rounds)[1]).at(0)
         return cls(
             **about,
             group=group,
@@ -133,6 +147,7 @@ class DynamicResult(Record):
             tokens=int(tally.tokens.sum()),
             acceptance_length=length,
             difference=difference,
+            over_static=over_static,
             kept=kept,
             acceptance_rate=_rounded(tally.acceptance_rate[:, 0]),
             coverage=round(float(tally.coverage[0]), DIGITS),

@@ -25,7 +25,7 @@ from hothead.dynamic import DynamicConfig, make_hot_vocabulary
 from hothead.engine.sampling import SamplingParams
 from hothead.errors import InputError
 from hothead.head import LMHead
-from hothead.replay.law import Renewal, Replayed
+from hothead.replay.law import Renewal, Replayed, acceptance
 from hothead.replay.teacher import TOP_TARGET_IDS, TeacherForced
 from hothead.vocab import DraftVocab
 
@@ -95,8 +95,8 @@ class DynamicReplay:
         log_q = self._hot.head.log_probs(answer.hidden[start, : len(path)], self._params.temperature)
         rows = self._hot.head.row_of[path]
         of_path = log_q.gather(1, rows.clamp(min=0)[:, None])[:, 0].masked_fill(rows < 0, -torch.inf)
-        log_p = answer.log_probs[start : start + len(path)].double()
-        return (of_path.double().cpu() - log_p).clamp_(max=0).exp_().numpy()
+        log_p = answer.log_probs[start : start + len(path)].double().numpy()
+        return acceptance(of_path.double().cpu().numpy(), log_p)
 
     def _target_logits(self, top_target_ids: Tensor) -> Tensor:
         """Logits [n, V] whose likeliest ids are those of the target: all that a policy may ask of them."""

@@ -24,6 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 
 
+def acceptance(log_q: np.ndarray, log_p: np.ndarray) -> np.ndarray:
+    """min(1, q / p) of tokens that were emitted; where rounding made p zero, 1 if they can be drafted at all."""
+    with np.errstate(invalid="ignore"):
+        ratio = np.exp(np.minimum(log_q - log_p, 0.0))
+    return np.where(np.isneginf(log_q), 0.0, ratio)
+
+
 class Renewal:
     """Expected rounds of one answer, for S vocabularies side by side; fed with the starts in their order.
 

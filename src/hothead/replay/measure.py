@@ -129,13 +129,14 @@ class CurveMeasurement:
         """Every dynamic vocabulary and group that has tokens, against the full vocabulary of the same k."""
         found = []
         for (name, k, setting), whole in self._dynamic_tallies.items():
-            size = int(self.sizes[np.searchsorted(self.sizes, setting.size)])
+            column = int(np.searchsorted(self.sizes, setting.size))
+            size = int(self.sizes[column])
             about = {"ranking": name, "num_steps": k, "size": size, "slots": setting.slots, "policy": setting.policy}
             for group in self.groups:
                 tally = whole.of(group)
                 if len(tally.tokens):
-                    full_rounds = self._tallies[name, k].of(group).rounds[:, -1]
-                    found.append(DynamicResult.of(about, group, tally, full_rounds))
+                    rounds = self._tallies[name, k].of(group).rounds
+                    found.append(DynamicResult.of(about, group, tally, rounds[:, -1], rounds[:, column]))
         return tuple(found)
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from hothead.engine.sampling import SamplingParams
 from hothead.head import HotHead, LMHead
-from hothead.replay.law import Renewal, Replayed
+from hothead.replay.law import Renewal, Replayed, acceptance
 from hothead.replay.teacher import LOGIT_ROWS, TeacherForced
 from hothead.vocab import DraftVocab, SelectionOrder
 
@@ -162,4 +162,4 @@ class StaticReplay:
         sizes = torch.as_tensor(self._sizes)
         log_q = logits.gather(1, ids[:, None]).double().cpu() - running[:, (sizes - 1) // self._piece]
         log_q[rank_of[ids].cpu()[:, None] >= sizes] = -torch.inf
-        return (log_q - log_p[:, None]).clamp_(max=0).exp_().numpy()
+        return acceptance(log_q.numpy(), log_p[:, None].numpy())

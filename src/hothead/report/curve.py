@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hothead.files import atomic_path
-from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, DynamicResult, Interval
+from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, Interval, Series
 from hothead.report.compare import COLOURS, GREY, Table, check_plot_path
 
 LEGEND = (
@@ -54,26 +54,35 @@ def group_table(curves: AcceptanceCurves, ranking: str, num_steps: int) -> Table
 
 
 def dynamic_table(curves: AcceptanceCurves) -> Table:
-    """Dynamic vocabularies over all prompts, each after its static rows alone."""
+    """Dynamic vocabularies over all prompts, against their static rows alone and against the full vocabulary."""
     rows = []
     for found in curves.dynamic:
         if found.group != curves.overall:
             continue
-        static = curves.curve(found.ranking, found.num_steps).acceptance_length.value[curves.index(found.size)]
         rows.append(
             (
                 f"{found.ranking}, k = {found.num_steps}",
                 f"{found.size}+{found.slots}",
                 found.policy,
-                f"{static:.3f}",
                 interval(found.acceptance_length),
+                interval(found.over_static, "+.3f"),
                 interval(found.difference, "+.3f"),
                 f"{100 * found.kept.value:.1f}",
                 f"{100 * (1 - found.coverage):.1f}",
                 f"{100 * found.rows_copied / found.tokens:.0f}",
             )
         )
-    columns = ("ranking", "rows", "policy", "static", "accept, 95%", "vs full, 95%", "kept%", "miss%", "rows copied%")
+    columns = (
+        "ranking",
+        "rows",
+        "policy",
+        "accept, 95%",
+        "vs static, 95%",
+        "vs full, 95%",
+        "kept%",
+        "miss%",
+        "rows copied%",
+    )
     return Table("Dynamic vocabularies (overall)", columns, tuple(rows))
 
 
@@ -113,7 +122,10 @@ def interval(found: Interval, form: str = ".3f") -> str:
 
 
 def plot(curves: AcceptanceCurves, path: Path) -> None:
-    """Draw acceptance length against size with 95 % bands, and coverage, into ``path`` (.png, .svg or .pdf).
+    """Draw acceptance length by ranking, its difference to the full vocabulary, and by task, into a picture file.
+
+    Args:
+        path: .png, .svg or .pdf.
 
     Raises:
         InputError: another kind of file, or one that cannot be written.
@@ -121,41 +133,38 @@ def plot(curves: AcceptanceCurves, path: Path) -> None:
     check_plot_path(path)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    k = curves.settings.num_steps[0]
-    names = [ranking.name for ranking in curves.rankings]
-    _draw_lengths(left, curves, [curves.curve(name, k) for name in names], lambda curve: curve.ranking)
-    left.set_title(f"All prompts, k = {k}", fontsize=9)
-    _draw_dynamic(left, curves, k)
-    by_group = [curve for curve in curves.curves if (curve.ranking, curve.num_steps) == (names[0], k)]
-    _draw_lengths(right, curves, by_group, lambda curve: f"{curve.group} ({curve.prompts})")
-    right.set_title(f"By task, {names[0]}", fontsize=9)
-    for axes in (left, right):
-        axes.legend(fontsize=7, frameon=False)
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    k, names = curves.settings.num_steps[0], [ranking.name for ranking in curves.rankings]
+    lengths, differences, tasks = figure.subplots(1, 3)
+    for number, name in enumerate(names):
+        curve, colour = curves.curve(name, k), COLOURS[number % len(COLOURS)]
+        _draw(lengths, curves.sizes, curve.acceptance_length, name, colour)
+        _draw(differences, curves.sizes, curve.difference, name, colour)
+    for axes, value in ((lengths, "acceptance_length"), (differences, "difference")):
+        dynamic = [d for d in curves.dynamic if (d.group, d.num_steps) == (curves.overall, k)]
+        if dynamic:
+            rows, points = [d.size + d.slots for d in dynamic], [getattr(d, value).value for d in dynamic]
+            axes.plot(rows, points, "o", color=GREY, markersize=4, label="with slots")
+    of_first = [curve for curve in curves.curves if (curve.ranking, curve.num_steps) == (names[0], k)]
+    for number, curve in enumerate(of_first):
+        colour = "black" if curve.group == curves.overall else COLOURS[number % len(COLOURS)]
+        label = f"{curve.group} ({curve.prompts})"
+        tasks.plot(curves.sizes, curve.acceptance_length.value, color=colour, linewidth=1.2, label=label)
+    differences.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    lengths.set_title(f"Acceptance length, k = {k} (95% over prompts)", fontsize=9)
+    differences.set_title("Difference to the full vocabulary (95%, paired)", fontsize=9)
+    tasks.set_title(f"Acceptance length by task, {names[0]}", fontsize=9)
+    for axes in (lengths, differences, tasks):
+        axes.set_xscale("log")
+        axes.set_xlabel("rows of the draft vocabulary")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     figure.suptitle(headline(curves), fontsize=7)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=160)
 
 
-def _draw_lengths(axes, curves: AcceptanceCurves, shown: Sequence[AcceptanceCurve], label) -> None:  # type: ignore[no-untyped-def]
-    for number, curve in enumerate(shown):
-        colour = COLOURS[number % len(COLOURS)]
-        length = curve.acceptance_length
-        axes.plot(curves.sizes, length.value, color=colour, linewidth=1.2, label=label(curve))
-        if length.low is not None and length.high is not None:
-            axes.fill_between(curves.sizes, length.low, length.high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xscale("log")
-    axes.set_xlabel("rows of the draft vocabulary")
-    axes.set_ylabel("acceptance length (95% interval over prompts)")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_dynamic(axes, curves: AcceptanceCurves, num_steps: int) -> None:  # type: ignore[no-untyped-def]
-    shown: list[DynamicResult] = [
-        found for found in curves.dynamic if (found.group, found.num_steps) == (curves.overall, num_steps)
-    ]
-    if shown:
-        lengths = [found.acceptance_length.value for found in shown]
-        rows = [found.size + found.slots for found in shown]
-        axes.plot(rows, lengths, "o", color=GREY, markersize=4, label="with slots")
+def _draw(axes, sizes: Sequence[int], series: Series, label: str, colour: str) -> None:  # type: ignore[no-untyped-def]
+    axes.plot(sizes, series.value, color=colour, linewidth=1.2, label=label)
+    if series.low is not None and series.high is not None:
+        axes.fill_between(sizes, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
