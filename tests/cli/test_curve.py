@@ -35,7 +35,7 @@ def test_tables_for_every_k_and_group(curve: Run) -> None:
         "--num-steps", "1,3", "--slots", "4,8", "--sizes", "64", "--policy", "on_miss", "--policy", "prompt"
     )
     assert outcome.status == 0, outcome.err
-    for words in ("k = 1, overall", "k = 3, overall", "mt_bench (1)", "qa (2)", "64+4", "64+8", "p1 p2 p3", "320"):
+    for words in ("k = 1, overall", "k = 3, 95%", "mt_bench (1)", "qa (2)", "64+4", "64+8", "rows  rows%", "320"):
         assert words in outcome.out
     assert outcome.out.count("on_miss") == 4
 

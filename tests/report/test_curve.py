@@ -111,6 +111,14 @@ def test_groups_and_slots_have_tables_of_their_own(curves: AcceptanceCurves) -> 
     assert row[-2:] == ("4.0", "10")
 
 
+def test_what_is_printed(curves: AcceptanceCurves) -> None:
+    titles = [table.title for table in report.tables(curves)]
+    assert [title.split(",")[0] for title in titles] == [
+        "own", "Acceptance length", "Dynamic vocabularies (overall)"
+    ]  # fmt: skip
+    assert report.steps_table(curves, "own").rows[0] == ("64", "1.200 1.100-1.300")
+
+
 def test_remarks_say_what_it_cost_and_what_is_missing(curves: AcceptanceCurves) -> None:
     text = " ".join(report.remarks(curves))
     assert "answering 9.0 s, target and draft 2.0 s, their logits 0.5 s, all sizes 0.2 s, dynamic 0.1 s" in text

@@ -299,16 +299,7 @@ def _show(curves: AcceptanceCurves, plot: Path | None, as_json: bool) -> None:
     else:
         out = common.stdout
         out.print(report.headline(curves), style="dim", soft_wrap=True, markup=False)
-        for ranking in curves.rankings:
-            for k in curves.settings.num_steps:
-                tables = [report.size_table(curves, curves.curve(ranking.name, k))]
-                if len(curves.groups) > 1:
-                    tables.append(report.group_table(curves, ranking.name, k))
-                for table in tables:
-                    out.print()
-                    print_table(table.columns, table.rows, table.title)
-        if curves.dynamic:
-            table = report.dynamic_table(curves)
+        for table in report.tables(curves):
             out.print()
             print_table(table.columns, table.rows, table.title)
         out.print()

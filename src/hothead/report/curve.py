@@ -14,6 +14,18 @@ LEGEND = (
 )
 
 
+def tables(curves: AcceptanceCurves) -> list[Table]:
+    """Everything to print: for each ranking its sizes and groups at the first k, then the other k; then slots."""
+    found = []
+    for ranking in curves.rankings:
+        found.append(size_table(curves, curves.curve(ranking.name)))
+        if len(curves.groups) > 1:
+            found.append(group_table(curves, ranking.name, curves.settings.num_steps[0]))
+        if len(curves.settings.num_steps) > 1:
+            found.append(steps_table(curves, ranking.name))
+    return [*found, dynamic_table(curves)] if curves.dynamic else found
+
+
 def standard_sizes(curves: AcceptanceCurves) -> list[int]:
     """A handful of sizes for a table: powers of two that a vocabulary can have, and the full one."""
     powers = (1 << exponent for exponent in range(curves.sizes[-1].bit_length()))
@@ -51,6 +63,16 @@ def group_table(curves: AcceptanceCurves, ranking: str, num_steps: int) -> Table
             lengths = (f"{curve.acceptance_length.value[curves.index(size)]:.2f}" for size in sizes)
             rows.append((f"{curve.group} ({curve.prompts})", *lengths))
     return Table(f"Acceptance length, {ranking}, k = {num_steps}", ("group", *map(str, sizes)), tuple(rows))
+
+
+def steps_table(curves: AcceptanceCurves, ranking: str) -> Table:
+    """Acceptance length of every k at standard sizes, over all prompts."""
+    lengths = [curves.curve(ranking, k).acceptance_length for k in curves.settings.num_steps]
+    rows = []
+    for size in standard_sizes(curves):
+        rows.append((f"{size}", *(interval(length.at(curves.index(size))) for length in lengths)))
+    columns = ("rows", *(f"k = {k}, 95%" for k in curves.settings.num_steps))
+    return Table(f"Acceptance length, {ranking}, {curves.overall}", columns, tuple(rows))
 
 
 def dynamic_table(curves: AcceptanceCurves) -> Table:
