@@ -23,6 +23,7 @@ LAYERS = (
     ("models",),
     ("engine",),
     ("bench",),
+    ("replay",),
     ("report",),
     ("cli",),
 )

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hothead.errors import InputError, TokenizerMismatch
 from hothead.ranking.ranking import TokenRanking
-from hothead.vocab import DraftVocab
+from hothead.vocab import DraftVocab, SelectionOrder
 
 V = 500
 
@@ -64,6 +64,28 @@ def test_coverage_is_reached_with_as_few_rows_as_possible(coverage: float) -> No
     assert covered >= coverage - 1e-9
     fewer = made.counts[made.target_ids[: len(vocab) - 1]].sum() / made.token_total
     assert fewer < coverage
+
+
+@settings(deadline=None)
+@given(st.sampled_from([1, 7, 64]), st.booleans(), st.sampled_from([V, V + 13]))
+def test_the_selection_order_is_every_vocabulary_at_once(multiple_of: int, byte_tokens: bool, total: int) -> None:
+    """Each vocabulary is the start of the order, and the numbers of rows that sizes lead to are listed."""
+    made = ranking()
+    selection = SelectionOrder.of(made, total, byte_tokens)
+    asked = {"target_vocab_size": total, "byte_tokens": byte_tokens, "multiple_of": multiple_of}
+    rows = set()
+    for size in range(selection.num_required, total + 1, 3):
+        vocab = DraftVocab.from_ranking(made, size=size, **asked)
+        np.testing.assert_array_equal(vocab.target_ids, np.sort(selection.target_ids[: len(vocab)]))
+        rows.add(len(vocab))
+    sizes = selection.sizes(multiple_of).tolist()
+    assert rows <= set(sizes)
+    assert sizes == sorted(set(sizes)) and sizes[-1] == total
+    for size in (sizes[0], sizes[len(sizes) // 2]):
+        assert len(DraftVocab.from_ranking(made, size=size, **asked)) == size
+    if sizes[0] > multiple_of:
+        with pytest.raises(InputError, match="too small"):
+            DraftVocab.from_ranking(made, size=sizes[0] - multiple_of, **asked)
 
 
 def test_ids_the_corpus_never_saw_fill_up_in_id_order_and_are_counted() -> None:

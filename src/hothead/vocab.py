@@ -112,15 +112,8 @@ class DraftVocab:
             InputError: no or several sizes given, one out of range, or one too small for the required ids.
         """
         total = target_vocab_size if target_vocab_size is not None else ranking.vocab_size
-        if total < ranking.vocab_size:
-            raise InputError(
-                f"the ranking counts {ranking.vocab_size} ids and the target's head has only {total} rows: "
-                "it was made for another tokenizer"
-            )
-        required = ranking.special_target_ids
-        if byte_tokens:
-            required = np.union1d(required, ranking.byte_target_ids)
-        order = _required_first(ranking.target_ids, required, total)
+        selection = SelectionOrder.of(ranking, total, byte_tokens)
+        order, required = selection.target_ids, selection.target_ids[: selection.num_required]
         rows = _rows_wanted(ranking, order, total, size, ratio, pruning_ratio, coverage)
         rows = min(total, math.ceil(rows / multiple_of) * multiple_of)
         if rows < len(required):
@@ -258,12 +251,43 @@ def _checked_ids(ids: np.ndarray, target_vocab_size: int, name: str) -> np.ndarr
     return array
 
 
-def _required_first(ranked_ids: np.ndarray, required: np.ndarray, total: int) -> np.ndarray:
-    """int64 [V], every target id once: required ids, then by rank, then ids past the tokenizer's."""
-    by_rank = np.concatenate([ranked_ids, np.arange(len(ranked_ids), total)])
-    is_required = np.zeros(total, dtype=bool)
-    is_required[required] = True
-    return np.concatenate([required, by_rank[~is_required[by_rank]]])
+@dataclass(frozen=True, eq=False)
+class SelectionOrder:
+    """The order in which a ranking's ids enter a vocabulary: one of m rows holds the first m.
+
+    Attributes:
+        target_ids: int64 [V], every target id once: required ones, then by rank, then ids past the tokenizer's.
+        num_required: how many of them must be in any vocabulary.
+    """
+
+    target_ids: np.ndarray
+    num_required: int
+
+    @classmethod
+    def of(cls, ranking: TokenRanking, target_vocab_size: int, byte_tokens: bool = True) -> "SelectionOrder":
+        """
+        Raises:
+            InputError: the head has fewer rows than the ranking has ids.
+        """
+        total = target_vocab_size
+        if total < ranking.vocab_size:
+            raise InputError(
+                f"the ranking counts {ranking.vocab_size} ids and the target's head has only {total} rows: "
+                "it was made for another tokenizer"
+            )
+        required = ranking.special_target_ids
+        if byte_tokens:
+            required = np.union1d(required, ranking.byte_target_ids)
+        by_rank = np.concatenate([ranking.target_ids, np.arange(ranking.vocab_size, total)])
+        is_required = np.zeros(total, dtype=bool)
+        is_required[required] = True
+        return cls(np.concatenate([required, by_rank[~is_required[by_rank]]]), len(required))
+
+    def sizes(self, multiple_of: int = ROW_MULTIPLE) -> np.ndarray:
+        """int64 [S], ascending: every number of rows that a vocabulary of this ranking can have, V included."""
+        total = len(self.target_ids)
+        least = max(1, math.ceil(self.num_required / multiple_of)) * multiple_of
+        return np.append(np.arange(least, total, multiple_of), total)
 
 
 def _rows_wanted(

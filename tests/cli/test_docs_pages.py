@@ -11,7 +11,7 @@ from hothead.bench.head import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
 from hothead.bench.schema import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"compare": ["compare"], "generate": ["generate"], "chat": ["chat"], "bench-head": ["bench", "head"]}
+PAGES = {name: name.split("-") for name in ("compare", "curve", "generate", "chat", "bench-head")}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -38,6 +38,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("generate", "hothead.cli.generate", "generate", "Answer a prompt with a drafted, verified text."),
     Verb("chat", "hothead.cli.chat", "chat", "Talk to a model in the terminal."),
     Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
+    Verb("curve", "hothead.cli.curve", "app", "Acceptance of every draft vocabulary size, from one pass."),
     Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
 )
 

@@ -46,6 +46,15 @@ class CausalLMDraft:
     def rollback(self) -> None:
         """Nothing yet: :meth:`extend` forgets what turned out wrong, and keeps what turned out right."""
 
+    def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
+        """As :meth:`EagleDraft.chains`; a causal LM's hidden states do not depend on where a chain began."""
+        self.reset(len(target_ids))
+        hidden = self._model.features(target_ids, self._cache)
+        self._committed = self._cache.length
+        begins = torch.arange(len(target_ids) - starts, len(target_ids), device=hidden.device)
+        steps = torch.arange(depth, device=hidden.device)
+        return hidden[(begins[:, None] + steps).clamp(max=len(target_ids) - 1)]
+
     def _confirmed(self, target_ids: list[int]) -> list[int]:
         """The drafted tokens, as indices, that spell the longest beginning of ``target_ids``."""
         path: list[int] = []

@@ -25,6 +25,8 @@ FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "qwen2": (modeling_qwen2.Qwen2DecoderLayer, modeling_qwen2.Qwen2RotaryEmbedding),
 }
 
+CHAIN_BLOCK = 128  # chains unrolled together; each attends over all their drafts, its own unmasked
+
 
 class EagleDraft:
     """An EAGLE draft bound to its target's embedding and head.
@@ -82,6 +84,38 @@ class EagleDraft:
 
     def rollback(self) -> None:
         self._cache.truncate(self._committed)
+
+    def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
+        """Draft from each of the last ``starts`` positions as if every draft were the sequence's own token.
+
+        The unrolling of HASS (arXiv 2408.15766) and EAGLE-3's training-time test, with this layer and its cache: at
+        depth j a chain attends to the committed positions up to its start and to its own j - 1 drafts.
+
+        Args:
+            target_ids, features: of the whole sequence, as :meth:`extend` takes them.
+
+        Returns:
+            [starts, depth, H]; entry [s, j] predicts the token j + 1 places after the s-th start. Entries that would
+            read tokens past the end of the sequence mean nothing.
+        """
+        pairs = features.shape[0]
+        ids = target_ids[-pairs:]
+        self.reset(pairs + min(starts, CHAIN_BLOCK) * (depth - 1))
+        first = self._run(ids, features)[-starts:]
+        self._committed = pairs
+        blocks = []
+        for at in range(pairs - starts, pairs, CHAIN_BLOCK):
+            begins = torch.arange(at, min(at + CHAIN_BLOCK, pairs), device=ids.device)  # pair index of each start
+            hidden = [first[begins - (pairs - starts)]]
+            committed = torch.arange(pairs, device=ids.device) <= begins[:, None]
+            own = torch.eye(len(begins), dtype=torch.bool, device=ids.device)
+            for j in range(1, depth):
+                seen = torch.cat([committed, *[own] * j], dim=1)
+                step_ids = ids[(begins + j).clamp(max=pairs - 1)]
+                hidden.append(self._run(step_ids, hidden[-1], Window(begins + j, ~seen)))
+            self.rollback()
+            blocks.append(torch.stack(hidden, dim=1))
+        return torch.cat(blocks)
 
     def _run(self, target_ids: Tensor, features: Tensor, window: Window | None = None) -> Tensor:
         """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H]."""
