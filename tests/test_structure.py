@@ -22,6 +22,7 @@ LAYERS = (
     ("dynamic",),
     ("models",),
     ("engine",),
+    ("export",),
     ("bench",),
     ("report",),
     ("cli",),

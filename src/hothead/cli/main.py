@@ -38,6 +38,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("generate", "hothead.cli.generate", "generate", "Answer a prompt with a drafted, verified text."),
     Verb("chat", "hothead.cli.chat", "chat", "Talk to a model in the terminal."),
     Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
+    Verb("convert", "hothead.cli.convert", "convert", "Convert a token map between the tools' file formats."),
+    Verb("prune", "hothead.cli.prune", "prune", "Cut a trained draft's head down to the hot rows."),
+    Verb("inspect", "hothead.cli.inspect", "inspect", "Explain a map or a draft, and what is wrong with it."),
     Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
 )
 
