@@ -87,7 +87,7 @@ def _refuse_lookalikes(array: np.ndarray, vocab_size: int) -> None:
             "expected target ids; found numbers that look like EAGLE-3 offsets (d2t: target id = row + offset); "
             "name the format (--from d2t) to read them so"
         )
-    if array.size == vocab_size:
+    if array.size == vocab_size and array.min() >= 0:
         raise InputError(
             f"expected target ids; found {array.size} numbers, one for each id, with repeats: frequencies by id. "
             "Name the format (--from vllm-frequency) and a size to read them so"
