@@ -68,7 +68,7 @@ def convert(
         document = {"input": source, "from": loaded.format, "output": output, "to": to, "ids": ids}
         print_json({**document, "target_vocab_size": total, "commands": commands, "saved_commands": saved})
         return
-    stdout.print(f"{output}: {ids:,} of {total:,} ids, {loaded.format} -> {to}")
+    stdout.print(f"{output}: {ids:,} of {total:,} ids, {loaded.format} -> {to}", soft_wrap=True)
     for command in commands.values():
         stdout.print(f"\n{command}\n\n(also in {saved})", soft_wrap=True)
 

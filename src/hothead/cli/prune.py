@@ -79,10 +79,10 @@ def prune(
         print_json({**facts, **report, "unseen": pruned.vocab.unseen, "commands": commands, "saved_commands": saved})
         return
     sizes_said = f"{short_number(pruned.bytes_before)}B -> {short_number(pruned.bytes_after)}B"
-    stdout.print(f"{output}: {pruned.rows_before:,} -> {len(pruned.vocab):,} rows, {sizes_said}")
+    stdout.print(f"{output}: {pruned.rows_before:,} -> {len(pruned.vocab):,} rows, {sizes_said}", soft_wrap=True)
     for engine, command in commands.items():
         stdout.print(f"\n{engine}:\n{command}", markup=False, soft_wrap=True)
-    stdout.print(f"\n(also in {saved})")
+    stdout.print(f"\n(also in {saved})", soft_wrap=True)
 
 
 def size_of_draft(draft: Path, target: Known) -> Known:

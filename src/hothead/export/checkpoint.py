@@ -1,19 +1,17 @@
 """Checkpoint folders, tensor by tensor: read by header, written as a stream, never loaded whole."""
 
 import json
-import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from hothead.errors import DraftMismatch, InputError
 from hothead.export.arrays import checkpoint_files, read_config
-from hothead.export.streams import read_pieces, read_rows
+from hothead.export.streams import Piece, read_all, read_pieces, read_rows
 from hothead.files import atomic_path, safetensors_metadata
 
 # Names of torch's types in safetensors.
@@ -147,29 +145,23 @@ def _bin_table(path: Path) -> list[StoredTensor]:
     return table
 
 
-@contextmanager
-def opened(tensor: StoredTensor) -> Iterator[BinaryIO]:
-    with tensor.path.open("rb") as file:
-        yield file
-
-
-def pieces(tensor: StoredTensor) -> Iterator[bytes]:
+def pieces(tensor: StoredTensor) -> Iterator[Piece]:
     """All bytes of a tensor."""
     if tensor.data is not None:
         yield tensor.data.tobytes()
         return
-    with opened(tensor) as file:
+    with tensor.path.open("rb", buffering=0) as file:
         yield from read_pieces(file, tensor.start, tensor.size)
 
 
-def row_pieces(tensor: StoredTensor, rows: np.ndarray) -> Iterator[bytes]:
+def row_pieces(tensor: StoredTensor, rows: np.ndarray) -> Iterator[Piece]:
     """The bytes of the rows ``rows``, int64 [n], of a tensor's first dimension."""
     if tensor.data is not None:
         table = tensor.data.reshape(tensor.shape[0], -1)
         for some in np.array_split(rows, max(1, len(rows) // 1024)):
             yield table[some].tobytes()
         return
-    with opened(tensor) as file:
+    with tensor.path.open("rb", buffering=0) as file:
         yield from read_rows(file, tensor.start, tensor.row_bytes, rows)
 
 
@@ -181,7 +173,12 @@ def array_of(tensor: StoredTensor) -> np.ndarray:
     """
     if tensor.dtype not in NUMPY:
         raise InputError(f"{tensor.name} is {tensor.dtype}; expected whole numbers")
-    return np.frombuffer(b"".join(pieces(tensor)), NUMPY[tensor.dtype]).reshape(tensor.shape)
+    if tensor.data is not None:
+        data = tensor.data.tobytes()
+    else:
+        with tensor.path.open("rb") as file:
+            data = read_all(file, tensor.start, tensor.size)
+    return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(tensor.shape)
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ class TensorToWrite:
     dtype: str
     shape: tuple[int, ...]
     size: int
-    pieces: Callable[[], Iterator[bytes]]
+    pieces: Callable[[], Iterator[Piece]]
 
 
 def write_tensors(
@@ -211,18 +208,13 @@ def write_tensors(
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    try:
-        with atomic_path(path) as temporary, temporary.open("wb") as out:
-            out.write(struct.pack("<Q", len(text)) + text)
-            for tensor in tensors:
-                written = 0
-                for piece in tensor.pieces():
-                    out.write(piece)
-                    written += len(piece)
-                    moved(len(piece))
-                if written != tensor.size:
-                    raise InputError(f"{tensor.name}: {written} bytes written and {tensor.size} promised")
-            out.flush()
-            os.fsync(out.fileno())
-    except EOFError as error:
-        raise InputError(f"{path}: {error}") from error
+    with atomic_path(path) as temporary, temporary.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors:
+            written = 0
+            for piece in tensor.pieces():
+                out.write(piece)
+                written += len(piece)
+                moved(len(piece))
+            if written != tensor.size:
+                raise InputError(f"{tensor.name}: {written} bytes written and {tensor.size} promised")

@@ -84,8 +84,8 @@ def _refuse_lookalikes(array: np.ndarray, vocab_size: int) -> None:
         raise InputError(f"expected target ids; found {array.size} zeros: a d2t that was never filled in")
     if looks_like_offsets(array, vocab_size):
         raise InputError(
-            "expected target ids; found numbers that look like EAGLE-3 offsets (d2t: target id = row + offset); "
-            "name the format (--from d2t) to read them so"
+            "expected target ids; found numbers that look like EAGLE-3 offsets (d2t: target id = row + offset); save "
+            "them as d2t.npy to have them read so"
         )
     if array.size == vocab_size and array.min() >= 0:
         raise InputError(

@@ -25,7 +25,7 @@ from hothead.export.gguf_file import (
     read_gguf,
     write_gguf,
 )
-from hothead.export.streams import read_pieces, read_rows
+from hothead.export.streams import Piece, read_all, read_pieces, read_rows
 from hothead.vocab import DraftVocab
 
 MAP_TENSOR = "d2t"
@@ -72,7 +72,7 @@ def absolute_ids(file: GGUFFile) -> tuple[np.ndarray, tuple[str, ...]]:
     if tensor.type not in (I32, I64) or len(tensor.shape) != 1:
         raise InputError(f"d2t is of ggml type {tensor.type}, shape {list(tensor.shape)}; llama.cpp needs I64 [Vd]")
     with file.path.open("rb") as source:
-        data = b"".join(read_pieces(source, tensor.start, tensor.size))
+        data = read_all(source, tensor.start, tensor.size)
     if tensor.type == I32:
         return np.frombuffer(data, "<i4").astype(np.int64), ("d2t is I32; llama.cpp stops unless it is I64",)
     return np.frombuffer(data, "<i8").astype(np.int64), ()
@@ -128,9 +128,9 @@ def prune(file: GGUFFile, vocab: DraftVocab, rows: np.ndarray, out: Path, source
     Rows are whole quantization blocks and are copied as they are; all other tensors and keys byte for byte.
     """
     head_rows = file.tensors[HEAD].rows
-    with file.path.open("rb") as opened:
+    with file.path.open("rb", buffering=0) as opened:
 
-        def pieces(tensor: GGUFTensor) -> Callable[[], Iterator[bytes]]:
+        def pieces(tensor: GGUFTensor) -> Callable[[], Iterator[Piece]]:
             if tensor.name in ROW_TENSORS and tensor.rows == head_rows:
                 return partial(read_rows, opened, tensor.start, tensor.size // tensor.rows, rows)
             return partial(read_pieces, opened, tensor.start, tensor.size)
@@ -147,10 +147,7 @@ def prune(file: GGUFFile, vocab: DraftVocab, rows: np.ndarray, out: Path, source
             tensors.append(NewTensor(tensor.name, shape, tensor.type, pieces(tensor)))
         new = _provenance(vocab, source)
         keys = [raw for key, raw in file.raw_keys.items() if key not in new]
-        try:
-            write_gguf(out, file.version, [*keys, *new.values()], [*tensors, _map_tensor(vocab)], file.alignment)
-        except EOFError as error:
-            raise InputError(f"{file.path}: {error}") from error
+        write_gguf(out, file.version, [*keys, *new.values()], [*tensors, _map_tensor(vocab)], file.alignment)
 
 
 def _provenance(vocab: DraftVocab, source: str) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hothead.errors import InputError
+from hothead.export.streams import Piece
 from hothead.files import atomic_path
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -194,7 +195,7 @@ class NewTensor:
     name: str
     shape: tuple[int, ...]
     type: int
-    pieces: Callable[[], Iterator[bytes]]
+    pieces: Callable[[], Iterator[Piece]]
 
 
 def encode_key(key: str, value: str | int) -> bytes:
