@@ -68,7 +68,7 @@ def test_memory_and_time(tmp_path: Path) -> None:
     assert size > 2e9
     TokenRanking(np.random.default_rng(1).permutation(V) + 1, "").save(tmp_path / "ranking.safetensors")
     copied, pruned, memory = [], [], 0.0
-    for turn in range(3):  # in turn, so that a busy machine slows both
+    for turn in range(5):  # in turn, so that a busy machine slows both
         copy = tmp_path / f"copy-{turn}"
         start = time.perf_counter()
         shutil.copyfile(draft / "model.safetensors", copy)
@@ -82,8 +82,7 @@ def test_memory_and_time(tmp_path: Path) -> None:
         seconds, memory = map(float, result.stdout.split())
         pruned.append(seconds)
         shutil.rmtree(out)
-    print(
-        f"{size / 1e9:.2f} GB: copied in {min(copied):.2f} s, pruned in {min(pruned):.2f} s, {memory / 2**20:.0f} MiB"
-    )
+    copying, pruning = (float(np.median(seconds)) for seconds in (copied, pruned))
+    print(f"{size / 1e9:.2f} GB: copied in {copying:.2f} s, pruned in {pruning:.2f} s, {memory / 2**20:.0f} MiB")
     assert memory < MAX_MEMORY
-    assert min(pruned) < MAX_TIMES_COPYING * min(copied)
+    assert pruning < MAX_TIMES_COPYING * copying
