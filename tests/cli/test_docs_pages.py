@@ -11,7 +11,15 @@ from hothead.bench.head import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
 from hothead.bench.schema import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"compare": ["compare"], "generate": ["generate"], "chat": ["chat"], "bench-head": ["bench", "head"]}
+PAGES = {
+    "compare": ["compare"],
+    "generate": ["generate"],
+    "chat": ["chat"],
+    "bench-head": ["bench", "head"],
+    "convert": ["convert"],
+    "prune": ["prune"],
+    "inspect": ["inspect"],
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -41,6 +41,8 @@ def show(found: Inspection) -> None:
         share = f" ({found.rows / found.target_vocab_size:.1%})" if found.target_vocab_size else ""
         of = f" of {found.target_vocab_size:,} target ids" if found.target_vocab_size else ""
         lines.append(("rows" if found.tokens_counted is None else "seen", f"{found.rows:,}{of}{share}"))
+    elif found.target_vocab_size:
+        lines.append(("target ids", f"{found.target_vocab_size:,}"))
     if found.lowest_id is not None:
         lines.append(("range", f"{found.lowest_id} to {found.highest_id}"))
     if found.tokens_counted is not None:
@@ -55,5 +57,7 @@ def show(found: Inspection) -> None:
     for name, value in lines:
         if value:
             stdout.print(f"{name:<13} {value}", markup=False, soft_wrap=True)
+    if found.advice:
+        stdout.print(f"{'smaller:':<13} {found.advice}", markup=False, soft_wrap=True)
     for problem in found.problems:
         stdout.print(f"{problem.severity + ':':<13} {problem.text}", markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from hothead.export.checkpoint import Checkpoint, open_checkpoint
 from hothead.export.coverage import Coverage, coverage_of
 from hothead.export.drafts import KINDS, OWN_HEAD, Draft, Problem, problems_of
 from hothead.export.gguf_file import read_gguf
+from hothead.export.prune import INSTEAD
 from hothead.ranking.ranking import TokenRanking
 from hothead.tokenizer import Tokenizer, chat_text, fingerprint, has_chat_template
 from hothead.vocab import DraftVocab
@@ -47,6 +48,7 @@ class Inspection:
     tokens_counted: int | None = None
     tokenizer_fingerprint: str = ""
     source: str = ""
+    advice: str = ""
     tensors: list[str] = field(default_factory=list)
     coverage: Coverage | None = None
     problems: list[Problem] = field(default_factory=list)
@@ -111,7 +113,8 @@ def _describe_vocab(
     ids = vocab.target_ids
     found.rows, found.target_vocab_size = len(vocab), vocab.target_vocab_size
     found.lowest_id, found.highest_id = int(ids[0]), int(ids[-1])
-    found.tokenizer_fingerprint, found.source = vocab.tokenizer_fingerprint, found.source or vocab.source
+    found.tokenizer_fingerprint = vocab.tokenizer_fingerprint
+    found.source = found.source or (vocab.source if found.format == "hothead" else "")
     if vocab.unseen:
         text = (
             f"{vocab.unseen} of {len(vocab)} ids were filled in without having been seen in the corpus; rank more text"
@@ -160,6 +163,7 @@ def _draft(checkpoint: Checkpoint, known: Known, tokenizer: Tokenizer) -> Inspec
     ]
     found.problems = problems_of(draft, known.target_vocab_size)
     if draft.kind not in OWN_HEAD:
+        found.advice = INSTEAD[draft.kind]
         return found
     found.convention = CONVENTIONS["eagle3"] if checkpoint.named("d2t") else "row number is target id"
     try:
