@@ -134,6 +134,8 @@ def save_gguf(  # noqa: PLR0915 - a file from end to end
         if quantized and kind != gguf.GGMLQuantizationType.F32:
             if kind == gguf.GGMLQuantizationType.Q4_K:  # the package does not quantize to K-quants
                 data = rng.integers(0, 255, (shape[0], shape[1] // 256 * 144), dtype=np.uint8)
+                blocks = data.reshape(-1, 144)
+                blocks[:, :4] = np.frombuffer(np.array([0.01, 0.05], np.float16).tobytes(), np.uint8)  # their scales
             else:
                 data = quantize(values, kind)
             writer.add_tensor(name, data, raw_dtype=kind)

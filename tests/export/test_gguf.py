@@ -1,5 +1,7 @@
 """Draft GGUFs: rows cut without requantizing, absolute ids as llama.cpp reads them, all else byte for byte."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from hothead.vocab import DraftVocab
 
 gguf = pytest.importorskip("gguf")
 
+RUN_LLAMA = Path(__file__).parents[1] / "llama_logits.py"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K"]
 
 
@@ -87,6 +90,25 @@ def test_llama_cpp_loads_what_was_written(
         if rows != V:
             assert f"draft_vocab_size = {rows}" in log
         llama_cpp.llama_model_free(model)
+
+
+@pytest.mark.parametrize("ids", [None, some_ids()], ids=["full vocabulary", "reduced before"])
+@pytest.mark.parametrize("quantization", ["F32", "Q8_0", "Q4_K"])
+def test_llama_cpp_drafts_with_the_same_logits(tmp_path: Path, quantization: str, ids: np.ndarray | None) -> None:
+    pytest.importorskip("llama_cpp")
+    embedding = np.random.default_rng(1).standard_normal((V, 256)).astype(np.float32)
+    draft = save_gguf(tmp_path / "draft.gguf", ids, quantization, extra={"token_embd.weight": embedding})
+    pruned = prune(draft, ranking(), tmp_path / "out.gguf", sizes={"size": 64})
+    found = []
+    for path in (draft, tmp_path / "out.gguf"):
+        out = path.with_suffix(".npy")
+        subprocess.run([sys.executable, str(RUN_LLAMA), str(path), str(out), str(V)], check=True, capture_output=True)
+        found.append(np.load(out))
+    before, after = found
+    kept = pruned.vocab.target_ids
+    assert np.isfinite(before[:, kept]).all()
+    assert np.array_equal(after[:, kept], before[:, kept])
+    assert np.isneginf(np.delete(after, kept, axis=1)).all()
 
 
 def test_llama_cpp_refuses_a_head_cut_without_a_map(tmp_path: Path) -> None:

@@ -236,3 +236,14 @@ def test_damaged_folders(tmp_path: Path) -> None:
     (cut / "model.safetensors").write_bytes(data[:-100])
     with pytest.raises(InputError, match="not a readable safetensors"):
         prune(cut, ranking(), tmp_path / "out", sizes={"size": 64})
+
+
+def test_a_dflash_checkpoint_keeps_the_names_of_its_map(tmp_path: Path) -> None:
+    ids = some_ids()
+    tensors = {f"model.{name}" if name in ("d2t", "t2d") else name: t for name, t in eagle3_tensors(ids).items()}
+    draft = save_draft(tmp_path / "draft", tensors, eagle3_config(ROWS, architectures=["DFlashDraftModel"]))
+    pruned = prune(draft, ranking(), tmp_path / "out", sizes={"size": 64})
+    assert pruned.kind == "dflash"
+    after = tensors_of(tmp_path / "out")
+    assert after.keys() == tensors.keys()
+    assert (after["model.d2t"] + torch.arange(64)).tolist() == pruned.vocab.target_ids.tolist()

@@ -270,7 +270,7 @@ def _write_shards(
     for path, held in checkpoint.shards.items():
         tensors = [_sliced(checkpoint.tensors[name], draft.head, rows) for name in held if not _is_map(name)]
         if draft.head.name in held:
-            tensors += _map_tensors(vocab)
+            tensors += _map_tensors(checkpoint, vocab)
         write_tensors(work / names[path], tensors, metadata, moved)
         weight_map |= {tensor.name: names[path] for tensor in tensors}
         total += sum(tensor.size for tensor in tensors)
@@ -306,11 +306,13 @@ def _sliced(tensor: StoredTensor, head: StoredTensor, rows: np.ndarray) -> Tenso
     )
 
 
-def _map_tensors(vocab: DraftVocab) -> list[TensorToWrite]:
+def _map_tensors(checkpoint: Checkpoint, vocab: DraftVocab) -> list[TensorToWrite]:
+    """The new map, under the names of the old one: DFlash checkpoints write ``model.d2t``."""
+    names = {name: name if (old := checkpoint.named(name)) is None else old.name for name in ("d2t", "t2d")}
     d2t, t2d = vocab.d2t.astype("<i8").tobytes(), vocab.t2d.tobytes()
     return [
-        TensorToWrite("d2t", "I64", (len(vocab),), len(d2t), lambda: iter([d2t])),
-        TensorToWrite("t2d", "BOOL", (vocab.target_vocab_size,), len(t2d), lambda: iter([t2d])),
+        TensorToWrite(names["d2t"], "I64", (len(vocab),), len(d2t), lambda: iter([d2t])),
+        TensorToWrite(names["t2d"], "BOOL", (vocab.target_vocab_size,), len(t2d), lambda: iter([t2d])),
     ]
 
 
