@@ -52,7 +52,7 @@ def test_the_json_document(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) ->
 
 @pytest.mark.parametrize("to", [name for name in NAMES if name not in ("vllm-frequency", "speculators")])
 def test_a_drafts_own_map_goes_to_every_format(run_cli: Run, tmp_path: Path, to: str) -> None:
-    draft = save_eagle3(tmp_path / "draft", some_ids())
+    draft = save_eagle3(tmp_path / "draft", some_ids(), bin=to in ("json", "sglang"))
     out = tmp_path / "out"
     assert run_cli("convert", str(draft), str(out), "--to", to).status == 0
     back = run_cli("convert", str(out), str(tmp_path / "back.json"), "--to", "json", "--target-vocab-size", str(V))

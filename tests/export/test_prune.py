@@ -241,9 +241,14 @@ def test_damaged_folders(tmp_path: Path) -> None:
 def test_a_dflash_checkpoint_keeps_the_names_of_its_map(tmp_path: Path) -> None:
     ids = some_ids()
     tensors = {f"model.{name}" if name in ("d2t", "t2d") else name: t for name, t in eagle3_tensors(ids).items()}
+    table = torch.randn(ROWS, 8)
+    tensors |= {"markov_head.markov_w1.weight": torch.randn(V, 8), "markov_head.markov_w2.weight": table}
     draft = save_draft(tmp_path / "draft", tensors, eagle3_config(ROWS, architectures=["DFlashDraftModel"]))
     pruned = prune(draft, ranking(), tmp_path / "out", sizes={"size": 64})
     assert pruned.kind == "dflash"
     after = tensors_of(tmp_path / "out")
     assert after.keys() == tensors.keys()
+    rows = torch.from_numpy(np.searchsorted(ids, pruned.vocab.target_ids))
+    assert torch.equal(after["markov_head.markov_w2.weight"], table[rows])
+    assert after["markov_head.markov_w1.weight"].shape == (V, 8)
     assert (after["model.d2t"] + torch.arange(64)).tolist() == pruned.vocab.target_ids.tolist()

@@ -70,14 +70,14 @@ def _read_checkpoint(path: Path, known: Known) -> TokenMap:
     found: dict[str, np.ndarray] = {}
     metadata: dict[str, str] = {}
     files = checkpoint_files(path)
+    if not files:
+        found = _map_of_bin(path)
     for file in files:
         arrays, about = map_tensors(file)
         found.update(arrays)
         metadata.update(about)
     config = read_config(path) if path.is_dir() else {}
     if "d2t" not in found:
-        if path.is_dir() and path.joinpath("pytorch_model.bin").is_file() and not files:
-            raise InputError("a checkpoint in pytorch_model.bin; `hothead inspect` and `hothead prune` read it")
         raise InputError("no d2t in it: not an EAGLE-3 map, or a draft over the target's whole vocabulary")
     size = known.target_vocab_size if known.target_vocab_size is not None else vocab_size_of(config)
     if "target_ids_sha256" in metadata and "t2d" not in found:
@@ -86,6 +86,14 @@ def _read_checkpoint(path: Path, known: Known) -> TokenMap:
     check_digest(np.sort(ids), size, metadata.get("target_ids_sha256"))
     fingerprint = metadata.get("tokenizer_fingerprint", "")
     return known.token_map(ids, vocab_size=size, fingerprint=fingerprint, source="eagle3", notes=notes)
+
+
+def _map_of_bin(folder: Path) -> dict[str, np.ndarray]:
+    from hothead.export.checkpoint import array_of, open_checkpoint
+
+    checkpoint = open_checkpoint(folder)
+    stored = {name: checkpoint.named(name) for name in ("d2t", "t2d")}
+    return {name: array_of(tensor) for name, tensor in stored.items() if tensor is not None}
 
 
 def checkpoint_files(path: Path) -> list[Path]:

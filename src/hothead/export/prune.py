@@ -33,6 +33,7 @@ from hothead.vocab import DraftVocab
 PROVENANCE = "hothead.json"
 # Made for the unpruned head: copied along, they would be taken for the pruned draft's.
 STALE_FILES = ("d2t.npy", "t2d.npy", "vocab_mapping.pt", "launch.txt", PROVENANCE)
+MARKOV_ROWS = "markov_head.markov_w2.weight"  # DSpark's second table of draft tokens
 INSTEAD = {
     "eagle": "no stock engine loads an EAGLE-1/2 draft with a head of fewer rows: vLLM and SGLang use the target's. In "
     "SGLang give the vocabulary as a token map (hothead convert RANKING map.pt --to sglang --size N); in vLLM "
@@ -259,6 +260,7 @@ def _write_shards(
 ) -> None:
     assert draft.head is not None
     metadata = {
+        **checkpoint.metadata,
         "format": "pt",  # what loaders expect of a checkpoint
         "hothead_source": vocab.source,
         "tokenizer_fingerprint": vocab.tokenizer_fingerprint,
@@ -294,7 +296,10 @@ def _is_map(name: str) -> bool:
 
 def _sliced(tensor: StoredTensor, head: StoredTensor, rows: np.ndarray) -> TensorToWrite:
     """The tensor as it is, or its rows ``rows`` if it belongs to the head."""
-    if tensor.name not in (head.name, head.name.removesuffix("weight") + "bias"):
+    is_row_table = tensor.name in (head.name, head.name.removesuffix("weight") + "bias") or (
+        tensor.name.endswith(MARKOV_ROWS) and tensor.shape[0] == head.shape[0]
+    )
+    if not is_row_table:
         if tensor.name.startswith(head.name.removesuffix("weight")):
             raise DraftMismatch(
                 f"{tensor.name}: a quantized head's own layout, which is not known; prune it unquantized"
