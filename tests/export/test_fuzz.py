@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toy_drafts import save_gguf, some_ids
+from toy_drafts import save_eagle3, save_gguf, some_ids
 
 from hothead.errors import HotheadError, InputError
 from hothead.export.base import FORMATS, Known, TokenMap, read_map, write_map
 from hothead.export.gguf_file import read_gguf
 from hothead.export.inspect import inspect_path
+from hothead.export.prune import prune
 from hothead.ranking.ranking import TokenRanking
 from hothead.vocab import DraftVocab
 
@@ -121,6 +122,38 @@ def _draft_gguf(kept: list[bytes] = []) -> bytes:  # noqa: B006 - made once
         with tempfile.TemporaryDirectory() as folder:
             kept.append(save_gguf(Path(folder) / "draft.gguf", some_ids()).read_bytes())
     return kept[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damaged_draft_folders(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = save_eagle3(Path(name) / "draft", some_ids())
+        for file in (folder / "config.json", folder / "model.safetensors"):
+            content = bytearray(file.read_bytes())
+            reach = min(len(content), 2048) - 1  # the header, where most can go wrong
+            for _ in range(data.draw(st.integers(0, 2))):
+                content[data.draw(st.integers(0, reach))] ^= 1 << data.draw(st.integers(0, 7))
+            file.write_bytes(content[: data.draw(st.sampled_from([len(content), reach // 2]))])
+        for use in (
+            lambda: inspect_path(folder, Known()),
+            lambda: read_map(folder),
+            lambda: prune(folder, TokenRanking(np.arange(320), ""), Path(name) / "out", sizes={"size": 64}),
+        ):
+            try:
+                use()
+            except HotheadError as error:
+                assert str(error)
+
+
+@pytest.mark.parametrize("size", [0, -1, 10**15])
+def test_a_size_that_no_target_has_is_not_allocated(tmp_path: Path, size: int) -> None:
+    (tmp_path / "map.json").write_text(f'{{"target_ids": [1], "target_vocab_size": {size}}}')
+    with pytest.raises(InputError):
+        read_map(tmp_path / "map.json")
+    with pytest.raises(InputError, match="vocabulary size"):
+        np.save(tmp_path / "d2t.npy", np.array([1, 1]))
+        read_map(tmp_path / "d2t.npy", Known(size))
 
 
 def test_a_count_of_items_that_no_file_could_hold_is_an_error_at_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from hothead.errors import InputError, TokenizerMismatch
+from hothead.export.checks import check_vocab_size
 from hothead.ranking.ranking import TokenRanking
 from hothead.vocab import DraftVocab
 
@@ -72,8 +73,7 @@ class Known:
             )
         size = said if self.target_vocab_size is None else self.target_vocab_size
         assert size is not None
-        if size < 1:
-            raise InputError(f"a target has at least one id; found a vocabulary size of {size}")
+        check_vocab_size(size)
         return size
 
     def fingerprint(self, said: str = "") -> str:

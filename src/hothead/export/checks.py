@@ -10,6 +10,17 @@ import numpy as np
 
 from hothead.errors import InputError, TokenizerMismatch
 
+MAX_VOCAB_SIZE = 1 << 24  # no tokenizer comes near; a damaged size must not be allocated
+
+
+def check_vocab_size(size: int) -> None:
+    """
+    Raises:
+        InputError: ``size`` cannot be a number of target ids.
+    """
+    if not 1 <= size <= MAX_VOCAB_SIZE:
+        raise InputError(f"a target has between 1 and {MAX_VOCAB_SIZE} ids; found a vocabulary size of {size}")
+
 
 def as_array(raw: Any, what: str) -> np.ndarray:
     """``raw`` (a list or an array) as a one-dimensional array.
@@ -141,6 +152,7 @@ def ids_of_offsets(
         raise InputError(
             "a d2t without t2d does not say how many ids the target has; give --target or --target-vocab-size"
         )
+    check_vocab_size(vocab_size)
     if d2t.size > vocab_size:
         raise InputError(f"d2t has {d2t.size} rows, more than the target's {vocab_size} ids")
     offsets = d2t.astype(np.int64)

@@ -64,16 +64,22 @@ class Draft:
         if any("shared_head" in name or name.startswith("mtp.") for name in names) or "mtp" in words:
             return "mtp"
         if fc is not None:
-            hidden = fc.shape[0]
-            return "eagle" if len(fc.shape) == 2 and fc.shape[1] == 2 * hidden else "eagle3"
+            return "eagle" if len(fc.shape) == 2 and fc.shape[1] == 2 * fc.shape[0] else "eagle3"
         if any(".layers." in name or ".h." in name for name in names):
             return "standalone"
         return "unknown"
 
     @cached_property
     def head(self) -> StoredTensor | None:
-        """The rows that score the draft's tokens, [Vd, H]; None where the target's are used."""
-        return self.checkpoint.named("lm_head.weight", "shared_head.head.weight")
+        """The rows that score the draft's tokens, [Vd, H]; None where the target's are used.
+
+        Raises:
+            DraftMismatch: a tensor of that name that is no table.
+        """
+        found = self.checkpoint.named("lm_head.weight", "shared_head.head.weight")
+        if found is not None and len(found.shape) != 2:
+            raise DraftMismatch(f"{found.name} has shape {list(found.shape)}; expected [rows, hidden size]")
+        return found
 
     @property
     def head_rows(self) -> int | None:
@@ -86,10 +92,10 @@ class Draft:
         said = vocab_size_of(self.config)
         if said is not None:
             return said
-        if embedding is not None:
-            return embedding.shape[0]
-        t2d = self.checkpoint.named("t2d")
-        return None if t2d is None else t2d.shape[0]
+        for tensor in (embedding, self.checkpoint.named("t2d")):
+            if tensor is not None and tensor.shape:
+                return tensor.shape[0]
+        return None
 
     @property
     def draft_vocab_size(self) -> Any:
