@@ -88,7 +88,7 @@ class SpeculativeDecoder:
     Args:
         target: the model whose text is wanted.
         draft: proposes tokens; None decodes plainly.
-        vocab: target ids that the draft may propose; None for all of them.
+        vocab: target ids that the draft may propose; None for all that it can.
         dynamic: slots and policy on top of ``vocab``; None for a static vocabulary.
         num_steps: k, tokens drafted per round.
 
@@ -114,7 +114,7 @@ class SpeculativeDecoder:
         self.num_steps = num_steps
         self.hot: HotVocabulary | None = None
         if draft is not None:
-            vocab = vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
+            vocab = vocab or draft.vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
             vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
             self.hot = make_hot_vocabulary(draft.lm_head, vocab, dynamic)
 

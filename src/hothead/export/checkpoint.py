@@ -127,11 +127,15 @@ def _bin_table(path: Path) -> list[StoredTensor]:
     import torch
 
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # files of the time before mmap, and damaged ones
-        from hothead.models.loading import _read_tensors
-
-        found = _read_tensors(path)
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # files of the time before archives cannot be mapped
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle or archive fails in as many ways as it has bytes
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{path}: damaged, or holds more than tensors, which could run code; not read ({first[:120]})"
+        ) from error
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise InputError(f"{path}: expected a dict of tensors; found {type(found).__name__}")
     table = []

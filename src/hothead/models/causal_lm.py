@@ -7,12 +7,14 @@ from transformers import PreTrainedModel
 
 from hothead.head import LMHead
 from hothead.models.target import CausalLM, Target
+from hothead.vocab import DraftVocab
 
 
 class CausalLMDraft:
     """A small causal LM as a draft. Whether its tokenizer is the target's is the loader's check."""
 
     name = "causal_lm"
+    vocab: DraftVocab | None = None  # its head has every row
 
     def __init__(self, model: PreTrainedModel, target: Target) -> None:
         self._model = CausalLM(model)

@@ -5,6 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from hothead.head import LMHead
+from hothead.vocab import DraftVocab
 
 
 class Draft(Protocol):
@@ -13,10 +14,12 @@ class Draft(Protocol):
     Attributes:
         name: for tables and messages.
         lm_head: the full head its hidden states are read by, one row per target id.
+        vocab: the target ids that it can propose, if its head has rows for some only.
     """
 
     name: str
     lm_head: LMHead
+    vocab: DraftVocab | None
 
     def reset(self, capacity: int) -> None:
         """Forget the sequence; expect about ``capacity`` positions."""

@@ -17,6 +17,7 @@ from hothead.models.attention import use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument, past_mask
 from hothead.models.target import CausalLM
 from hothead.packed import PackedLinear, pack_linears
+from hothead.vocab import DraftVocab
 
 # Layer and rotary classes by the config's model_type. Another family is one line, if its layer takes these arguments.
 FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
@@ -38,6 +39,7 @@ class EagleDraft:
     """
 
     name = "eagle"
+    vocab: DraftVocab | None = None  # it drafts with the target's head, which has every row
 
     def __init__(self, config: PreTrainedConfig, tensors: dict[str, Tensor], target: CausalLM) -> None:
         if config.model_type not in FAMILIES:
