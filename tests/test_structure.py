@@ -20,6 +20,7 @@ LAYERS = (
     ("vocab",),
     ("packed", "head"),
     ("dynamic",),
+    ("export",),
     ("models",),
     ("engine",),
     ("bench",),

@@ -94,3 +94,16 @@ def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]
             return arrays, dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def safetensors_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file, without its tensors.
+
+    Raises:
+        InputError: not a readable safetensors file.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error

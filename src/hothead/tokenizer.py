@@ -183,11 +183,11 @@ def byte_target_ids(tokenizer: Tokenizer) -> np.ndarray:
     vocabulary = tokenizer.get_vocab()
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     if not any(name in vocabulary for name in names):
-        names = list(_byte_characters()) if _is_byte_level(tokenizer) else []
+        names = list(byte_characters()) if is_byte_level(tokenizer) else []
     return np.array(sorted(vocabulary[name] for name in names if name in vocabulary), dtype=np.int64)
 
 
-def _is_byte_level(tokenizer: Tokenizer) -> bool:
+def is_byte_level(tokenizer: Tokenizer) -> bool:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return hasattr(tokenizer, "byte_encoder")
@@ -195,7 +195,7 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
     return any(part is not None and b"ByteLevel" in part.__getstate__() for part in parts)
 
 
-def _byte_characters() -> str:
+def byte_characters() -> str:
     """The character that GPT-2's byte-level BPE writes for each byte: printable bytes as they are, the others
     as the characters from U+0100 on."""
     printable = [

@@ -15,6 +15,7 @@ from hothead.bench.schema import METHODS, Answer, Failure, read_results
 from hothead.dynamic import DynamicConfig
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.tree import DraftShape
 from hothead.errors import InputError
 from hothead.models.target import Target
 from hothead.models.toy import toy_standalone, toy_target
@@ -46,7 +47,7 @@ class Setup:
         ids = np.random.default_rng(1).permutation(320)
         vocab = DraftVocab(np.sort(ids[:192]), 320, target.tokenizer_fingerprint, ids[192:220])
         makers = decoder_makers(
-            methods, target, toy_standalone(target), vocab, DynamicConfig(16), np.arange(320), num_steps=4
+            methods, target, toy_standalone(target), vocab, DynamicConfig(16), np.arange(320), shape=DraftShape(4)
         )
         self.made: dict[str, list[SpeculativeDecoder]] = {name: [] for name in methods}
         self.order: list[str] = []
@@ -90,7 +91,7 @@ def test_what_is_recorded_is_what_the_engine_says(target: Target) -> None:
     setup = Setup(target, methods=("plain", "full"))
     setup.run()
     ids = prompt_ids(target, PROMPTS[1])
-    expected = SpeculativeDecoder(target, toy_standalone(target), num_steps=4).generate(
+    expected = SpeculativeDecoder(target, toy_standalone(target), shape=DraftShape(4)).generate(
         ids, SamplingParams(max_new_tokens=20)
     )
     plain, full = setup.log.blocks["2", 0, 0]

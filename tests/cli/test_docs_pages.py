@@ -11,7 +11,16 @@ from hothead.bench.head import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
 from hothead.bench.schema import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: name.split("-") for name in ("compare", "curve", "generate", "chat", "bench-head")}
+PAGES = {
+    "compare": ["compare"],
+    "curve": ["curve"],
+    "generate": ["generate"],
+    "chat": ["chat"],
+    "bench-head": ["bench", "head"],
+    "convert": ["convert"],
+    "prune": ["prune"],
+    "inspect": ["inspect"],
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -43,7 +43,7 @@ class EngineOptions:
     """The target, its draft, and the draft's vocabulary."""
 
     target: Annotated[str | None, option("Folder, .gguf file, Hub name or package:NAME.", metavar="MODEL")] = None
-    draft: Annotated[str | None, option("EAGLE-1/2 folder or a causal LM; none: plain.", metavar="MODEL")] = None
+    draft: Annotated[str | None, option("EAGLE folder or a causal LM; none: plain.", metavar="MODEL")] = None
     ranking: Annotated[Path | None, option("Token ranking to take the vocabulary from.", metavar="FILE")] = None
     size: Annotated[int | None, option("Rows to keep, or one of the next three.")] = None
     ratio: Annotated[float | None, option("Share of the rows to keep.")] = None

@@ -90,7 +90,7 @@ class SpeculativeDecoder:
     Args:
         target: the model whose text is wanted.
         draft: proposes tokens; None decodes plainly.
-        vocab: target ids that the draft may propose; None for all of them.
+        vocab: target ids that the draft may propose; None for all that it can.
         dynamic: slots and policy on top of ``vocab``; None for a static vocabulary.
         shape: how much is drafted in a round; None: a chain of 4 tokens.
 
@@ -114,7 +114,7 @@ class SpeculativeDecoder:
         self.shape = shape or DraftShape()
         self.hot: HotVocabulary | None = None
         if draft is not None:
-            vocab = vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
+            vocab = vocab or draft.vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
             vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
             self.hot = make_hot_vocabulary(draft.lm_head, vocab, dynamic)
 
@@ -172,7 +172,7 @@ class GenerationStream:
     @torch.inference_mode()
     def _run(self) -> Iterator[Chunk]:
         target, draft, hot = self._decoder.target, self._decoder.draft, self._decoder.hot
-        params, stats, device = self._params, self.result.stats, target.device
+        params, stats, device, taps = self._params, self.result.stats, target.device, draft.taps if draft else ()
         generator = torch.Generator(device=device)
         _ = generator.seed() if params.seed is None else generator.manual_seed(params.seed)
         watch = Stopwatch(device)
@@ -182,7 +182,7 @@ class GenerationStream:
         start = time.perf_counter()
         prompt_ids = torch.tensor(self._prompt_ids, device=device)
         cache = target.new_cache(capacity)
-        output = target.forward(prompt_ids, cache, last=1)
+        output = target.forward(prompt_ids, cache, last=1, taps=taps)
         features = output.features
         emitted = self._verify(_nothing(device), output.logits, generator).target_ids
         new_ids = torch.cat([prompt_ids, torch.tensor(emitted, device=device)])  # what the draft has not seen yet
@@ -209,7 +209,7 @@ class GenerationStream:
             with watch.section("target_verify"):
                 committed = cache.length
                 new_ids = torch.cat([new_ids[-1:], proposal.target_ids])
-                output = target.forward(new_ids, cache, window=_window(proposal, committed))
+                output = target.forward(new_ids, cache, window=_window(proposal, committed), taps=taps)
                 verdict = self._verify(proposal, output.logits, generator)
                 cache.keep(committed + 1, verdict.path)
             emitted = verdict.target_ids

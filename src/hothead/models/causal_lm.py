@@ -8,12 +8,15 @@ from transformers import PreTrainedModel
 from hothead.head import LMHead
 from hothead.models.target import CausalLM, Target
 from hothead.models.window import GrowingTree
+from hothead.vocab import DraftVocab
 
 
 class CausalLMDraft:
     """A small causal LM as a draft. Whether its tokenizer is the target's is the loader's check."""
 
     name = "causal_lm"
+    vocab: DraftVocab | None = None  # its head has every row
+    taps: tuple[int, ...] = ()
 
     def __init__(self, model: PreTrainedModel, target: Target) -> None:
         self._model = CausalLM(model, fuse=target.is_fused)

@@ -5,6 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from hothead.head import LMHead
+from hothead.vocab import DraftVocab
 
 
 class Draft(Protocol):
@@ -13,10 +14,14 @@ class Draft(Protocol):
     Attributes:
         name: for tables and messages.
         lm_head: the full head its hidden states are read by, one row per target id.
+        vocab: the target ids that it can propose, if its head has rows for some only.
+        taps: the target's layers whose inputs are its features; none: the target's last hidden states.
     """
 
     name: str
     lm_head: LMHead
+    vocab: DraftVocab | None
+    taps: tuple[int, ...]
 
     def reset(self, capacity: int) -> None:
         """Forget the sequence; expect about ``capacity`` positions."""
@@ -26,8 +31,8 @@ class Draft(Protocol):
 
         Args:
             target_ids: int64 [n], all tokens committed since the last call.
-            features: [m, H], m <= n, the target's features at the positions *before* the last m of these tokens
-                (what an EAGLE draft pairs them with; a standalone draft does without).
+            features: [m, H] or [m, taps * H], m <= n, the target's features at the positions *before* the last m of
+                these tokens (what an EAGLE draft pairs them with; a standalone draft does without).
 
         Returns:
             [1, H'] hidden state after the last token.

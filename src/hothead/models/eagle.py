@@ -18,6 +18,7 @@ from hothead.models.fused import FusedLayer, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.packed import PackedLinear
+from hothead.vocab import DraftVocab
 
 # Layer and rotary classes by the config's model_type. Another family is one line, if its layer takes these arguments.
 FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
@@ -41,6 +42,8 @@ class EagleDraft:
     """
 
     name = "eagle"
+    vocab: DraftVocab | None = None  # it drafts with the target's head, which has every row
+    taps: tuple[int, ...] = ()
 
     def __init__(self, config: PreTrainedConfig, tensors: dict[str, Tensor], target: CausalLM) -> None:
         if config.model_type not in FAMILIES:

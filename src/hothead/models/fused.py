@@ -52,14 +52,24 @@ class FusedBody:
         self._layers = [FusedLayer(layer) for layer in body.layers]
         body.layers = nn.ModuleList()
 
-    def __call__(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
-        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
+    def __call__(
+        self, target_ids: Tensor, cache: KVCache, window: Window | None = None, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Append int64 [n] tokens to ``cache``.
+
+        Returns:
+            Their last hidden states, [n, H], and what went into the layers in ``taps``, side by side, [n, taps * H].
+        """
         x = self._embedding(target_ids)
+        tapped: dict[int, Tensor] = {}
         rotation = self._rotary.at(cache.length, len(target_ids), window, x.device)
         unseen = None if window is None else window.unseen
         for index, layer in enumerate(self._layers):
+            if index in taps:
+                tapped[index] = x
             x = layer(x, rotation, cache, index, unseen)
-        return self._norm(x)
+        last = self._norm(x)
+        return last, torch.cat([tapped[tap] for tap in taps], dim=-1) if taps else last
 
 
 class FusedLayer:
@@ -85,11 +95,23 @@ class FusedLayer:
         self._down = _side_by_side(mlp.down_proj)
 
     def __call__(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, index: int, unseen: Tensor | None
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: KVCache,
+        index: int,
+        unseen: Tensor | None,
+        attention_input: Tensor | None = None,
     ) -> Tensor:
-        """[n, H] -> [n, H]; keys and values go into layer ``index`` of ``cache``."""
+        """[n, H] -> [n, H]; keys and values go into layer ``index`` of ``cache``.
+
+        Args:
+            attention_input: what the attention reads in place of the normed ``x``.
+        """
         n, heads, key_heads, d = x.shape[0], self._heads, self._key_heads, self._head_dim
-        normed = x if self._input_norm is None else self._input_norm(x)
+        normed = attention_input
+        if normed is None:
+            normed = x if self._input_norm is None else self._input_norm(x)
         qkv = self._qkv(normed).view(n, heads + 2 * key_heads, d)
         # Rotated in the cache's dtype, which is where queries and keys are needed.
         query_key = rotate(qkv[:, : heads + key_heads].to(cache.dtype or x.dtype), *rotation).transpose(0, 1)

@@ -13,9 +13,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from hothead.errors import DraftMismatch, InputError, TokenizerMismatch
+from hothead.export.arrays import read_config
 from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft
+from hothead.models.eagle3 import Eagle3Draft
 from hothead.models.target import Target
 from hothead.tokenizer import fingerprint, load_tokenizer, quiet_transformers, resolve_model
 
@@ -39,10 +41,10 @@ def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse
 
 
 def load_draft(spec: str, target: Target) -> Draft:
-    """Load a draft for ``target``, in its dtype and on its device: an EAGLE-1/2 folder, or any causal LM.
+    """Load a draft for ``target``, in its dtype and on its device: an EAGLE-1/2/3 folder, or any causal LM.
 
-    A folder whose weights have ``fc.weight`` is an EAGLE draft; everything else must be a causal LM with the
-    target's tokenizer.
+    A folder whose weights have ``fc.weight`` is an EAGLE draft, of the third kind if they have a ``hidden_norm`` too;
+    everything else must be a causal LM with the target's tokenizer.
 
     Raises:
         DraftMismatch: the draft's layout, hidden size or vocabulary does not fit.
@@ -52,6 +54,8 @@ def load_draft(spec: str, target: Target) -> Draft:
     folder = Path(spec).expanduser()
     if folder.is_dir() and (weights := next((folder / n for n in WEIGHT_FILES if (folder / n).is_file()), None)):
         tensors = _read_tensors(weights)
+        if "fc.weight" in tensors and any(name.endswith(".hidden_norm.weight") for name in tensors):
+            return Eagle3Draft(read_config(folder), tensors, target)
         if "fc.weight" in tensors:
             return EagleDraft(_read_config(folder), tensors, target)
         if not any(".layers." in name or ".h." in name for name in tensors):

@@ -22,7 +22,7 @@ class ForwardOutput:
     """What a pass over n tokens gives.
 
     Attributes:
-        features: [n, H], the last hidden states, as the LM head reads them.
+        features: [n, H], the last hidden states, as the LM head reads them, or what a draft asked for instead.
         logits: [m, V], of the last m positions asked for.
     """
 
@@ -80,21 +80,39 @@ class CausalLM:
         """An empty cache for this model."""
         return KVCache(self.config.num_hidden_layers, capacity, self._cache_dtype)
 
+    def read(
+        self, target_ids: Tensor, cache: KVCache, window: Window | None = None, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Append int64 [n] tokens to ``cache``, one after the other or as ``window`` says.
+
+        Args:
+            taps: layers.
+
+        Returns:
+            The last hidden states, [n, H], and a draft's features: what went into the layers in ``taps``, side by
+            side, [n, taps * H], or the last hidden states where there are none.
+        """
+        return self._body(target_ids, cache, window, taps)
+
     def features(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
-        """Append int64 [n] tokens to ``cache``, one after the other or as ``window`` says; return their last hidden
-        states, [n, H]."""
-        return self._body(target_ids, cache, window)
+        """As :meth:`read`, the last hidden states alone, [n, H]."""
+        return self.read(target_ids, cache, window)[0]
 
     def logits(self, features: Tensor) -> Tensor:
         """[n, H] -> [n, V]."""
         return self.lm_head.finish(self._head_linear(features))
 
     def forward(
-        self, target_ids: Tensor, cache: KVCache, last: int | None = None, window: Window | None = None
+        self,
+        target_ids: Tensor,
+        cache: KVCache,
+        last: int | None = None,
+        window: Window | None = None,
+        taps: tuple[int, ...] = (),
     ) -> ForwardOutput:
         """Append int64 [n] tokens to ``cache``; logits for the last ``last`` positions (None: all)."""
-        features = self.features(target_ids, cache, window)
-        return ForwardOutput(features, self.logits(features if last is None else features[-last:]))
+        hidden, features = self.read(target_ids, cache, window, taps)
+        return ForwardOutput(features, self.logits(hidden if last is None else hidden[-last:]))
 
     def _own_logits(self) -> Tensor:
         """The untouched model's logits, float32 [3, V], of the ids in ``_probe``."""
@@ -126,15 +144,21 @@ class TransformersBody:
         head_name = next(name for name, child in model.named_children() if child is model.get_output_embeddings())
         pack_linears(model, skip=frozenset({head_name}))
 
-    def __call__(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
-        """Append int64 [n] tokens to ``cache``; return their last hidden states, [n, H]."""
+    def __call__(
+        self, target_ids: Tensor, cache: KVCache, window: Window | None = None, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`FusedBody.__call__`."""
         arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
+        if taps:
+            arguments["output_hidden_states"] = True
         if window is not None:
             n, length = len(target_ids), cache.length + len(target_ids)
             mask = torch.ones(n, length, dtype=torch.bool, device=target_ids.device)
             mask[:, length - window.unseen.shape[1] :] = ~window.unseen
             arguments |= {"attention_mask": mask[None, None], "position_ids": window.positions[None]}
-        return self._body(input_ids=target_ids[None], **arguments).last_hidden_state[0]
+        output = self._body(input_ids=target_ids[None], **arguments)
+        last = output.last_hidden_state[0]
+        return last, torch.cat([output.hidden_states[tap][0] for tap in taps], dim=-1) if taps else last
 
 
 class Target(CausalLM):

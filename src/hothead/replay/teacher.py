@@ -69,9 +69,9 @@ def read_answer(
         nothing = torch.empty(0, depth, draft.lm_head.weight.shape[1], dtype=target.dtype, device=target.device)
         no_ids = target_ids.new_empty(0, width)
         return TeacherForced(prompt_target_ids, target_ids, nothing, torch.empty(0), no_ids)
-    features = target.features(fed, target.new_cache(len(fed)))
+    last, features = target.read(fed, target.new_cache(len(fed)), taps=draft.taps)
     log_probs, top = [], []
-    for block, ids in zip(features[-n:].split(LOGIT_ROWS), target_ids[1:].split(LOGIT_ROWS), strict=True):
+    for block, ids in zip(last[-n:].split(LOGIT_ROWS), target_ids[1:].split(LOGIT_ROWS), strict=True):
         logits = target.logits(block)
         top.append(logits.topk(width, dim=-1).indices)
         if params.is_greedy:
