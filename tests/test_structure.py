@@ -22,6 +22,7 @@ LAYERS = (
     ("dynamic",),
     ("models",),
     ("engine",),
+    ("vllm_plugin",),
     ("bench",),
     ("report",),
     ("cli",),
