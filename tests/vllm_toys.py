@@ -122,5 +122,3 @@ def _save_eagle3(folder: Path) -> None:
     }
     config = _config(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=len(EAGLE3_IDS))
     _save(folder, tensors, config)
-
-

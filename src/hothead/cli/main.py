@@ -38,7 +38,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("generate", "hothead.cli.generate", "generate", "Answer a prompt with a drafted, verified text."),
     Verb("chat", "hothead.cli.chat", "chat", "Talk to a model in the terminal."),
     Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
+    Verb("serve", "hothead.cli.serve", "app", "Serve a model with vLLM and a hot draft head."),
     Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
+    Verb("bench server", "hothead.cli.bench_server", "app", "Compare servers with and without a hot head."),
 )
 
 # One line for each first word of a two-word verb.

@@ -137,6 +137,6 @@ def _read_list(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise InputError(f"{path}: holds more than numbers, which could run code; refused") from error
-        except (RuntimeError, ValueError, EOFError, OSError) as error:
-            raise InputError(f"{path}: not a readable .pt file ({str(error).splitlines()[0]})") from error
+        except Exception as error:  # damaged pickles fail in as many ways as there are opcodes
+            raise InputError(f"{path}: not a readable .pt file ({type(error).__name__})") from error
     raise InputError(f"{path}: expected .json, .pt or .safetensors; found {path.suffix or 'no suffix'}")
