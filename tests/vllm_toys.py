@@ -48,9 +48,9 @@ def start_engine(
 
 
 def save_toys(root: Path) -> dict[str, Path]:
-    """A target of four layers, and its drafts ``draft_model`` (its weights with noise), ``eagle`` and ``eagle3``."""
-    target = save_toy_target(root / "target", TOY_VOCAB, layers=4, **TOY_SIZES)
-    noisy = toy_causal_lm(TOY_VOCAB, layers=4, **TOY_SIZES)
+    """A target of seven layers (EAGLE-3 reads three), and drafts by their method; ``draft_model`` is it with noise."""
+    target = save_toy_target(root / "target", TOY_VOCAB, layers=7, **TOY_SIZES)
+    noisy = toy_causal_lm(TOY_VOCAB, layers=7, **TOY_SIZES)
     generator = torch.Generator().manual_seed(1)
     for parameter in noisy.parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator) * parameter.data.std()

@@ -86,7 +86,7 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
     from scipy.stats import chisquare
     from transformers import AutoModelForCausalLM
 
-    prompt, temperature, answers = prompts(1, 12)[0], 1.0, 6000
+    prompt, temperature, answers = prompts(1, 12)[0], 2.0, 6000
     with torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(toys["target"], dtype=torch.float32)
         first = (model(torch.tensor([prompt])).logits[0, -1] / temperature).softmax(-1)
@@ -102,13 +102,13 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
         additional_config=hothead(token_ids=list(range(0, 240, 3)), dynamic_slots=16),
         max_model_len=64,
         seed=5,
-        **{"max_num_seqs": 128},
+        max_num_seqs=128,
     )
     drawn = np.zeros_like(joint)
     for one, two, *_ in result["answers"][0][0]:
         drawn[one, two] += 1
     assert drawn.sum() == answers
-    assert result["metrics"]["vllm:spec_decode_num_accepted_tokens"] > answers / 20  # the draft mattered
+    assert result["metrics"]["vllm:spec_decode_num_accepted_tokens"] > answers / 40  # the draft mattered
     expected = joint.ravel() * answers
     order = np.argsort(-expected)
     likely = order[expected[order] >= 8]

@@ -15,6 +15,7 @@ def config(**spec: Any) -> Any:
     parallel = spec.pop("pipeline_parallel_size", 1)
     v2 = spec.pop("use_v2_model_runner", False)
     kind = spec.pop("model_type", "llama")
+    watermark = spec.pop("watermark_config", None)
     settings = {
         "method": "eagle",
         "use_heterogeneous_vocab": False,
@@ -29,6 +30,7 @@ def config(**spec: Any) -> Any:
         speculative_config=SimpleNamespace(**settings),
         parallel_config=SimpleNamespace(pipeline_parallel_size=parallel),
         use_v2_model_runner=v2,
+        watermark_config=watermark,
     )
 
 
@@ -47,7 +49,8 @@ def test_supported_methods_pass(method: str) -> None:
         ({"use_local_argmax_reduction": True}, "use_local_argmax_reduction"),
         ({"parallel_drafting": True}, "parallel drafting"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
-        ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"use_v2_model_runner": True, "enable_adaptive_verification": True}, "adaptive verification"),
+        ({"use_v2_model_runner": True, "watermark_config": object()}, "watermarking"),
     ],
 )
 def test_what_is_not_supported_is_named(spec: dict[str, Any], named: str) -> None:

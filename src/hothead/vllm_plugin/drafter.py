@@ -112,6 +112,14 @@ class HotDrafter:
         index = self.head.target_ids.clamp(min=0).expand_as(probs)
         return full.scatter_add_(1, index, probs)
 
+    def full_width_logits(self, hidden: Tensor) -> Tensor:
+        """[B, H] -> [B, V] by target id, -inf outside the hot rows."""
+        logits = self.logits(hidden)
+        full = logits.new_full((logits.shape[0], self.source.vocab_size), -torch.inf)
+        # An empty slot's -inf changes nothing where it lands; amax does not depend on the order of writes.
+        index = self.head.target_ids.clamp(min=0).expand_as(logits)
+        return full.scatter_reduce_(1, index, logits, "amax")
+
     def observe(self, emitted_target_ids: Tensor, valid: Tensor, prompts: Sequence[Tensor]) -> None:
         """One step of the target: prompts that came in, tokens that it emitted.
 

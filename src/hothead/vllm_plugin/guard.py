@@ -70,7 +70,10 @@ def check_config(config: Any) -> None:
     if config.parallel_config.pipeline_parallel_size > 1:
         raise refuse("pipeline parallelism", "use tensor or data parallelism")
     if config.use_v2_model_runner:
-        raise refuse("vLLM's model runner V2", "set VLLM_USE_V2_MODEL_RUNNER=0")
+        if getattr(spec, "enable_adaptive_verification", False):
+            raise refuse("adaptive verification", "turn enable_adaptive_verification off")
+        if getattr(config, "watermark_config", None) is not None:
+            raise refuse("watermarking", "turn it off")
 
 
 def check_signatures(owner: type, expected: dict[str, tuple[str, ...]], version: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the plugin meets vLLM's V1 model runner. vLLM is imported inside functions only.
+"""Where the plugin meets vLLM: its start, and the drafters of model runner V1. vLLM is imported in functions only.
 
 ``install`` runs in every process and wraps two functions: the one that makes the configuration (process 0: settings
 are checked, and refused, there) and the one that starts a worker. Only if that worker's configuration asks for
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hothead.errors import InputError
-from hothead.vllm_plugin import guard
+from hothead.vllm_plugin import guard, hooks_v2
 from hothead.vllm_plugin.drafter import HotDrafter
 from hothead.vllm_plugin.rows import RowSource
 from hothead.vllm_plugin.settings import Settings, read_settings
@@ -102,8 +102,6 @@ def _hooked_worker(original: Callable[..., Any], self: Any) -> None:
     if read_settings(self.vllm_config.additional_config) is not None:
         import vllm
         from vllm.logger import init_logger
-        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
-        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
         from vllm.v1.worker.worker_base import WorkerBase
 
         if vllm.__version__ not in guard.TESTED_VERSIONS:
@@ -113,14 +111,33 @@ def _hooked_worker(original: Callable[..., Any], self: Any) -> None:
                 vllm.__version__,
             )
         guard.check_config(self.vllm_config)
-        if not hasattr(SpecDecodeBaseProposer.load_model, "hothead"):
-            guard.check_signatures(SpecDecodeBaseProposer, guard.PROPOSER_SIGNATURES, vllm.__version__)
-        wrap(SpecDecodeBaseProposer, "load_model", _hot_load)
-        wrap(GPUModelRunner, "reload_weights", _hot_reload)
+        if self.vllm_config.use_v2_model_runner:
+            _hook_v2(vllm.__version__)
+        else:
+            _hook_v1(vllm.__version__)
         for worker in _all_subclasses(WorkerBase):
             if "finish_weight_update" in vars(worker):
                 wrap(worker, "finish_weight_update", _hot_weight_update)
     original(self)
+
+
+def _hook_v1(version: str) -> None:
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    guard.check_signatures(SpecDecodeBaseProposer, guard.PROPOSER_SIGNATURES, version)
+    wrap(SpecDecodeBaseProposer, "load_model", _hot_load)
+    wrap(GPUModelRunner, "reload_weights", _hot_reload)
+
+
+def _hook_v2(version: str) -> None:
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+    from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
+
+    hooks_v2.check_contract(DraftModelSpeculator, InputBatch, version)
+    wrap(DraftModelSpeculator, "load_model", _hot_load)
+    wrap(GPUModelRunner, "reload_weights", _hot_reload)
 
 
 def _all_subclasses(owner: type) -> set[type]:
@@ -146,13 +163,14 @@ def _hot_weight_update(original: Callable[..., Any], self: Any, *arguments: Any,
 
 
 def _reload_rows(runner: Any) -> None:
-    hot = getattr(getattr(runner, "drafter", None), "hothead", None)
+    drafter = getattr(runner, "drafter", None) or getattr(runner, "speculator", None)
+    hot = getattr(drafter, "hothead", None)
     if hot is not None:
         hot.head.reload_rows()
 
 
 def attach(proposer: Any, settings: Settings) -> HotDrafter:
-    """Make the loaded drafter of ``proposer`` draft from hot rows.
+    """Make the loaded drafter of ``proposer`` (V1) or speculator (V2) draft from hot rows.
 
     Raises:
         HotheadError: its head cannot be read, or the rows do not give its logits.
@@ -174,7 +192,8 @@ def attach(proposer: Any, settings: Settings) -> HotDrafter:
     )
     error = guard.check_logits(model.compute_logits, hot.logits, hot.head.target_ids, source.weight)
     reporter = _reporter(hot, settings, config)
-    _replace_methods(proposer, hot, reporter)
+    replace = hooks_v2.replace_methods if config.use_v2_model_runner else _replace_methods
+    replace(proposer, hot, reporter)
     proposer.hothead = hot
     sizes = hot.describe()
     init_logger("vllm.hothead").info(
