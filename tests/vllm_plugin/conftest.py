@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DRAFT = ROOT / "drafts" / "smollm2-135m-instruct-eagle"
 RUN_ENGINE = Path(__file__).with_name("run_engine.py")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; its default takes what the machine has
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 Engine = Callable[..., dict[str, Any]]
 

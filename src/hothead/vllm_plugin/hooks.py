@@ -141,7 +141,10 @@ def _hook_v2(version: str) -> None:
 
 
 def _all_subclasses(owner: type) -> set[type]:
-    return {owner}.union(*(_all_subclasses(child) for child in owner.__subclasses__()))
+    found = {owner}
+    for child in owner.__subclasses__():
+        found |= _all_subclasses(child)
+    return found
 
 
 def _hot_load(original: Callable[..., Any], self: Any, target_model: Any) -> None:

@@ -105,9 +105,9 @@ def draft_method(draft: str) -> str:
         raise InputError(f"{draft}: no such folder, so its kind is not known; give --method eagle|eagle3|draft_model")
     files = sorted(folder.glob("*.safetensors"))
     if len(files) > 1 and not (folder / INDEX).is_file():
-        names = ", ".join(file.name for file in files)
+        listed = ", ".join(file.name for file in files)
         raise InputError(
-            f"{draft}: vLLM reads every .safetensors file of a folder as weights ({names}) unless {INDEX} names them; "
+            f"{draft}: vLLM reads every .safetensors file of a folder as weights ({listed}) unless {INDEX} names them; "
             "keep the others elsewhere"
         )
     if not files:
