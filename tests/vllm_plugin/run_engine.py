@@ -17,6 +17,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     from vllm import LLM, SamplingParams
 
+    _mend_cpu_temperature()
     llm = LLM(**job["engine"], enforce_eager=True, disable_log_stats=False)
     answers = []
     for batch in job["batches"]:  # each batch is answered before the next starts
@@ -35,6 +36,24 @@ def main() -> None:
         "sizes": None if hot is None else hot.describe(),
     }
     Path(job["result"]).write_text(json.dumps(result), encoding="utf-8")
+
+
+def _mend_cpu_temperature() -> None:
+    """Give each drafted token its request's temperature, which vLLM 0.32's CPU build fails to do.
+
+    Its ``expand`` kernel converts a float output to integers and writes into the copy, so that the target's logits are
+    divided by whatever was in memory. With that, no speculation samples what it should, with or without hothead.
+    """
+    import torch
+    from vllm.v1.sample import rejection_sampler
+
+    def expand(
+        x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    ) -> torch.Tensor:
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        return torch.where(x == replace_from, replace_to, x).repeat_interleave(counts, output_size=num_tokens)
+
+    rejection_sampler.expand_batch_to_tokens = expand
 
 
 if __name__ == "__main__":

@@ -79,14 +79,14 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
     """Two tokens after one prompt, the second of which is verified against a draft: a chi-square test over its pairs.
 
     The draft knows 80 of 320 ids and draws from them; its probabilities decide what is accepted. The exact joint
-    distribution comes from the toy target itself. With p-values below 1e-4 counted as failures the test fails wrongly
+    distribution comes from the toy target itself (``run_engine.py`` mends a fault of vLLM's CPU build first). With p-values below 1e-4 counted as failures the test fails wrongly
     once in ten thousand seeds; the seed is fixed.
     """
     import torch
     from scipy.stats import chisquare
     from transformers import AutoModelForCausalLM
 
-    prompt, temperature, answers = prompts(1, 12)[0], 2.0, 6000
+    prompt, temperature, answers = prompts(1, 12)[0], 2.0, 2400
     with torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(toys["target"], dtype=torch.float32)
         first = (model(torch.tensor([prompt])).logits[0, -1] / temperature).softmax(-1)
@@ -114,7 +114,7 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
     likely = order[expected[order] >= 8]
     observed = np.append(drawn.ravel()[likely], answers - drawn.ravel()[likely].sum())
     expectation = np.append(expected[likely], answers - expected[likely].sum())
-    assert len(likely) >= 20
+    assert len(likely) >= 12
     assert chisquare(observed, expectation).pvalue > 1e-4
 
 

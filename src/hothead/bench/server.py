@@ -38,7 +38,7 @@ METRICS = {
     "inserted": ("vllm:hothead_inserted_tokens_total",),
 }
 ACCEPT_LENGTH = "sglang:spec_accept_length"  # SGLang tells the mean only
-SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? ([^ ]+)", re.MULTILINE)
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
 class Record(BaseModel):
