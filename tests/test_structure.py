@@ -23,6 +23,7 @@ LAYERS = (
     ("export",),
     ("models",),
     ("engine",),
+    ("vllm_plugin",),
     ("bench",),
     ("replay",),
     ("report",),

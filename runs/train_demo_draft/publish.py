@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def main() -> None:
     (args.out / "model.safetensors.tmp").chmod(0o644)
     (args.out / "model.safetensors.tmp").rename(args.out / "model.safetensors")
     shutil.copyfile(args.draft / "config.json", args.out / "config.json")
+    # The ranking lies in the same folder, and vLLM takes every .safetensors for weights unless an index says otherwise.
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict.fromkeys(sorted(tensors), "model.safetensors")}
+    (args.out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
 if __name__ == "__main__":

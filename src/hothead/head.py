@@ -31,6 +31,15 @@ class LMHead:
         """V, rows of the head."""
         return self.weight.shape[0]
 
+    def rows(self, target_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """int64 [n] -> copies of these rows, [n, H], and of their biases, [n] or None."""
+        bias = None if self.bias is None else self.bias.index_select(0, target_ids)
+        return self.weight.index_select(0, target_ids), bias
+
+    def all_rows(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [V, H] and bias [V] or None, for reading only."""
+        return self.weight, self.bias
+
     def finish(self, logits: Tensor) -> Tensor:
         """Scale and cap raw products, as the model does."""
         if self.scale != 1.0:
@@ -76,11 +85,7 @@ class HotHead:
         self.num_static = len(vocab)
         self.num_slots = slots
         static_ids = torch.as_tensor(vocab.target_ids.copy(), device=weight.device)
-        keep_all = vocab.is_full
-        self._static = PackedLinear(
-            weight if keep_all else weight[static_ids],
-            lm_head.bias if keep_all or lm_head.bias is None else lm_head.bias[static_ids],
-        )
+        self._static = PackedLinear(*self._static_rows(static_ids))
         empty = static_ids.new_full((slots + 1,), -1)  # one more row than slots: scratch for masked writes
         self._rows = torch.cat([static_ids, empty])
         self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1])
@@ -91,6 +96,9 @@ class HotHead:
         first = torch.as_tensor(vocab.next_target_ids[:slots].copy(), device=weight.device)
         if len(first):
             self.write_slots(torch.arange(len(first), device=weight.device), first)
+
+    def _static_rows(self, static_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.lm_head.all_rows() if self.vocab.is_full else self.lm_head.rows(static_ids)
 
     @property
     def target_ids(self) -> Tensor:
@@ -114,6 +122,10 @@ class HotHead:
         if self._slots is None:
             self._slots = PackedLinear(self._slot_weight[: self.num_slots], self._slot_bias[: self.num_slots])
         return self._slots
+
+    def _forget_packed_slots(self) -> None:
+        if self._slots is not None and self._slots.is_packed:
+            self._slots = None
 
     def _finish(self, raw: Tensor) -> Tensor:
         finished = self.lm_head.finish(raw)
@@ -151,14 +163,13 @@ class HotHead:
         self.row_of.index_fill_(0, torch.where(evicted >= 0, evicted, vocab_size), -1)
         self.row_of.index_copy_(0, target_ids, rows)
         self._rows.index_copy_(0, rows, target_ids)
-        source = target_ids.clamp(max=vocab_size - 1)
-        self._slot_weight.index_copy_(0, slots, self.lm_head.weight.index_select(0, source))
-        if self.lm_head.bias is None:
+        weight, bias = self.lm_head.rows(target_ids.clamp(max=vocab_size - 1))
+        self._slot_weight.index_copy_(0, slots, weight)
+        if bias is None:
             self._slot_bias.index_fill_(0, slots, 0.0)
         else:
-            self._slot_bias.index_copy_(0, slots, self.lm_head.bias.index_select(0, source))
-        if self._slots is not None and self._slots.is_packed:
-            self._slots = None
+            self._slot_bias.index_copy_(0, slots, bias)
+        self._forget_packed_slots()
         # Scratch entries: never hot, whatever a masked write left there.
         self._rows[-1] = -1
         self.row_of[-1] = -1
@@ -169,10 +180,16 @@ class HotHead:
         self.row_of.index_fill_(0, self._rows[: self.num_static], -1)
         self.row_of.index_copy_(0, target_ids, rows)
         self._rows[: self.num_static] = target_ids
-        bias = self.lm_head.bias
         # Plain rows: packing them anew every round would cost more than it saves.
-        self._static = PackedLinear(
-            self.lm_head.weight.index_select(0, target_ids),
-            None if bias is None else bias.index_select(0, target_ids),
-            pack=False,
-        )
+        self._static = PackedLinear(*self.lm_head.rows(target_ids), pack=False)
+
+    def reload_rows(self) -> None:
+        """Copy every hot row anew, because the model's weights changed; in place wherever rows are plain."""
+        slots = self.num_slots
+        held = self.slot_target_ids
+        weight, bias = self.lm_head.rows(held.clamp(min=0))
+        self._slot_weight[:slots] = weight
+        if bias is not None:
+            self._slot_bias[:slots] = torch.where(held >= 0, bias, -torch.inf)
+        self._forget_packed_slots()
+        self._static.reload(*self._static_rows(self._rows[: self.num_static]))

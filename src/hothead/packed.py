@@ -42,6 +42,15 @@ class PackedLinear(nn.Module):
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PLANNED_ROWS)
 
+    def reload(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take other values of the same shapes; plain rows are overwritten in place, so that pointers stay valid."""
+        if self.is_packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), PLANNED_ROWS)
+        elif self.weight is not weight:
+            self.weight.copy_(weight)
+        if bias is not None and self.bias is not None and self.bias is not bias:
+            self.bias.copy_(bias)
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         if self.is_packed:

@@ -42,7 +42,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("convert", "hothead.cli.convert", "convert", "Convert a token map between the tools' file formats."),
     Verb("prune", "hothead.cli.prune", "prune", "Cut a trained draft's head down to the hot rows."),
     Verb("inspect", "hothead.cli.inspect", "inspect", "Explain a map or a draft, and what is wrong with it."),
+    Verb("serve", "hothead.cli.serve", "app", "Serve a model with vLLM and a hot draft head."),
     Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
+    Verb("bench server", "hothead.cli.bench_server", "app", "Compare servers with and without a hot head."),
 )
 
 # One line for each first word of a two-word verb.

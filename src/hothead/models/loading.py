@@ -73,6 +73,17 @@ def load_draft(spec: str, target: Target) -> Draft:
     return CausalLMDraft(_load_causal_lm(spec, dtype, str(target.device)), target)
 
 
+def save_dequantized(spec: str, folder: Path) -> Path:
+    """Write a model (a GGUF file, say) as a bfloat16 folder with its tokenizer, for engines that read only those.
+
+    Raises:
+        InputError: as :func:`load_target`.
+    """
+    _load_causal_lm(spec, "bfloat16", "cpu").save_pretrained(folder)
+    load_tokenizer(spec).save_pretrained(folder)
+    return folder
+
+
 def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r}")

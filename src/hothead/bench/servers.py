@@ -1,0 +1,95 @@
+"""Starting servers for a comparison, and ending them whatever happens."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+
+from hothead.bench.server import Server
+from hothead.errors import InputError
+from hothead.vllm_plugin.launch import ServerConfig
+
+START_S = 900.0
+STOP_S = 30.0
+
+
+@contextmanager
+def start_servers(configs: Mapping[str, ServerConfig], logs: Path) -> Iterator[list[Server]]:
+    """Start one server a configuration, one after another, and stop them all at the end.
+
+    Args:
+        logs: a folder; each server's output goes to ``NAME.log`` in it.
+
+    Raises:
+        InputError: one ends, or does not answer within ``START_S``; its last line is quoted.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        servers = []
+        for name, config in configs.items():
+            port = free_port()
+            command = config.command(port)
+            log = logs / f"{name}.log"
+            process = stack.enter_context(running(command, log))
+            url = f"http://127.0.0.1:{port}"
+            wait_until_healthy(name, url, process, log)
+            servers.append(Server(name, url, tuple(command)))
+        yield servers
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process and its children, in a session of their own, ended on the way out."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            yield process
+        finally:
+            for sign in (signal.SIGINT, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, sign)
+                    process.wait(STOP_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+                except ProcessLookupError:
+                    break
+            process.wait()
+
+
+def wait_until_healthy(name: str, url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when the server answers.
+
+    Raises:
+        InputError: it ended, or took too long.
+    """
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise InputError(f"the {name} server ended with status {process.returncode}: {_last_error(log)} ({log})")
+        try:
+            if httpx.get(f"{url}/health", timeout=5.0).is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise InputError(f"the {name} server does not answer after {START_S:.0f} s; its output is in {log}")
+
+
+def _last_error(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line]
+    return (telling or lines or ["no output"])[-1]
