@@ -11,7 +11,6 @@ from pathlib import Path
 from hothead.errors import InputError
 from hothead.files import write_text
 
-ENGINES = ("vllm", "sglang", "llama.cpp")
 SGLANG_ALGORITHMS = ("EAGLE", "NEXTN", "EAGLE3", "STANDALONE")
 
 

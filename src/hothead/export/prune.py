@@ -1,6 +1,5 @@
 """Pruning a trained draft: fewer rows in its head, a new d2t and t2d, everything else as it was."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -337,4 +336,4 @@ def _write_config(checkpoint: Checkpoint, draft: Draft, vocab: DraftVocab, work:
         "tokenizer_fingerprint": vocab.tokenizer_fingerprint,
         "target_ids_sha256": ids_digest(vocab.target_ids, vocab.target_vocab_size),
     }
-    write_json(work / PROVENANCE, json.loads(json.dumps(about)))
+    write_json(work / PROVENANCE, about)
