@@ -6,7 +6,7 @@ import torch
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams, probabilities
 from hothead.models import eagle
-from hothead.models.draft import Draft
+from hothead.models.draft import Draft, Unrolls
 from hothead.models.target import Target
 from hothead.models.toy import toy_eagle, toy_standalone, toy_target
 from hothead.replay.teacher import chains_by_steps, read_answer
@@ -31,7 +31,8 @@ def test_unrolled_chains_are_the_engines(
     with torch.inference_mode():
         features = target.features(ids, target.new_cache())[:-1]
         expected = chains_by_steps(draft, ids, features, starts, depth)
-        found = draft.chains(ids, features, starts, depth)  # type: ignore[attr-defined]
+        assert isinstance(draft, Unrolls)
+        found = draft.chains(ids, features, starts, depth)
     assert found.shape == (starts, depth, 32)
     for start in range(starts):
         real = min(depth, starts - start)  # deeper ones would read past the end
@@ -68,3 +69,21 @@ def test_an_answer_of_one_token_has_no_path(target: Target) -> None:
     answer = read_answer(target, toy_eagle(target), torch.tensor(PROMPT), torch.tensor([1]), SamplingParams(), 3)
     assert answer.hidden.shape == (0, 3, 32)
     assert len(answer.path) == len(answer.log_probs) == len(answer.top_target_ids) == 0
+
+
+def test_a_draft_that_cannot_unroll_is_read_step_by_step(target: Target) -> None:
+    class Plain:
+        """The engine's calls alone."""
+
+        def __init__(self, draft: Draft) -> None:
+            self.name, self.lm_head = draft.name, draft.lm_head
+            self.reset, self.extend, self.step, self.rollback = draft.reset, draft.extend, draft.step, draft.rollback
+
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    emitted = torch.tensor(SpeculativeDecoder(target).generate(PROMPT, params).target_ids)
+    draft = toy_eagle(target)
+    plain: Draft = Plain(draft)
+    assert not isinstance(plain, Unrolls)
+    by_steps = read_answer(target, plain, torch.tensor(PROMPT), emitted, params, 1)
+    unrolled = read_answer(target, draft, torch.tensor(PROMPT), emitted, params, 1)
+    torch.testing.assert_close(by_steps.hidden, unrolled.hidden, atol=1e-3, rtol=1e-4)

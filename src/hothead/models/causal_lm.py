@@ -50,7 +50,7 @@ class CausalLMDraft:
         """Nothing yet: :meth:`extend` forgets what turned out wrong, and keeps what turned out right."""
 
     def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
-        """As :meth:`EagleDraft.chains`; a causal LM's hidden states do not depend on where a chain began."""
+        """See :class:`hothead.models.draft.Unrolls`; here the states do not depend on where a chain began."""
         self.reset(len(target_ids))
         hidden = self._model.features(target_ids, self._cache)
         self._committed = self._cache.length

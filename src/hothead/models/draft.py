@@ -1,6 +1,6 @@
 """What the engine asks of a draft model. Trees and chains, EAGLE and standalone drafts all fit these calls."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -53,3 +53,20 @@ class Draft(Protocol):
 
     def rollback(self) -> None:
         """Forget what :meth:`step` took in since the last :meth:`extend`."""
+
+
+@runtime_checkable
+class Unrolls(Protocol):
+    """A draft that can also start chains at many positions of a known sequence at once, for a fast replay."""
+
+    def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
+        """Draft from each of the last ``starts`` positions as if every draft were the sequence's own token.
+
+        Args:
+            target_ids: int64 [n], the whole sequence.
+            features: [m, H], as :meth:`Draft.extend` takes them.
+
+        Returns:
+            [starts, depth, H']; entry [s, j] proposes the token j + 1 places after the s-th start. Entries that would
+            read tokens past the end of the sequence mean nothing.
+        """

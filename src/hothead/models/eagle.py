@@ -89,17 +89,10 @@ class EagleDraft:
         self._cache.truncate(self._committed)
 
     def chains(self, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
-        """Draft from each of the last ``starts`` positions as if every draft were the sequence's own token.
+        """See :class:`hothead.models.draft.Unrolls`.
 
         The unrolling of HASS (arXiv 2408.15766) and EAGLE-3's training-time test, with this layer and its cache: at
         depth j a chain attends to the committed positions up to its start and to its own j - 1 drafts.
-
-        Args:
-            target_ids, features: of the whole sequence, as :meth:`extend` takes them.
-
-        Returns:
-            [starts, depth, H]; entry [s, j] predicts the token j + 1 places after the s-th start. Entries that would
-            read tokens past the end of the sequence mean nothing.
         """
         pairs = features.shape[0]
         ids = target_ids[-pairs:]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from hothead.engine.sampling import SamplingParams, probabilities
-from hothead.errors import DraftMismatch
-from hothead.models.draft import Draft
+from hothead.models.draft import Draft, Unrolls
 from hothead.models.target import Target
 
 TOP_TARGET_IDS = 16  # of the target's likeliest ids kept a position, for policies that offer them
@@ -58,9 +57,6 @@ def read_answer(
     Args:
         prompt_target_ids: int64 [P].
         target_ids: int64 [n + 1], emitted by the target under ``params``.
-
-    Raises:
-        DraftMismatch: the draft does not take part in the pass as the engine would have it.
     """
     n = len(target_ids) - 1
     fed = torch.cat([prompt_target_ids, target_ids[:-1]])  # the last token is predicted, never read
@@ -83,19 +79,13 @@ def read_answer(
 
 
 def _chains(draft: Draft, fed: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
-    unrolled = getattr(draft, "chains", None)
-    hidden = (
-        chains_by_steps(draft, fed, features, starts, depth)
-        if unrolled is None
-        else unrolled(fed, features, starts, depth)
-    )
-    if hidden.shape[:2] != (starts, depth):
-        raise DraftMismatch(f"{draft.name}: expected chains [{starts}, {depth}, H]; found {list(hidden.shape)}")
-    return hidden
+    if isinstance(draft, Unrolls):
+        return draft.chains(fed, features, starts, depth)
+    return chains_by_steps(draft, fed, features, starts, depth)
 
 
 def chains_by_steps(draft: Draft, target_ids: Tensor, features: Tensor, starts: int, depth: int) -> Tensor:
-    """What ``chains`` of a draft computes, by the engine's own calls, one chain and one token at a time.
+    """What :class:`Unrolls` computes, by the engine's own calls, one chain and one token at a time.
 
     The plain reference of the drafts' unrolled versions, and the way for a draft that has none.
     """
