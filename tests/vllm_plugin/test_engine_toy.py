@@ -79,8 +79,8 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
     """Two tokens after one prompt, the second of which is verified against a draft: a chi-square test over its pairs.
 
     The draft knows 80 of 320 ids and draws from them; its probabilities decide what is accepted. The exact joint
-    distribution comes from the toy target itself (``run_engine.py`` mends a fault of vLLM's CPU build first). With
-    p-values below 1e-4 counted as failures the test fails wrongly once in ten thousand seeds; the seed is fixed.
+    distribution comes from the toy target itself (``run_engine.py`` mends a fault of vLLM's CPU build first). A right
+    sampler falls below 1e-4 once in ten thousand seeds; this seed is fixed.
     """
     import torch
     from scipy.stats import chisquare
