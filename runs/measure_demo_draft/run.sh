@@ -40,8 +40,8 @@ for half in 0 1; do
 done
 wait
 
-# 5. Acceptance length over half of Spec-Bench, 40 prompts of each group (without --per-group: all of it).
-$python runs/measure_demo_draft/acceptance.py $models --prompts "$spec_bench" --per-group 40 --max-new-tokens 32 \
+# 5. Acceptance length over all of Spec-Bench.
+$python runs/measure_demo_draft/acceptance.py $models --prompts "$spec_bench" --max-new-tokens 32 \
   -o results/acceptance_spec_bench.jsonl
 
 $python runs/measure_demo_draft/tables.py results docs/results.md
