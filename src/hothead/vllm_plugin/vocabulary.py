@@ -43,7 +43,9 @@ def make_vocab(settings: Settings, target_vocab_size: int, tokenizer: str | None
         if isinstance(content, TokenRanking):
             raise InputError(f"{settings.token_map}: holds counts, not a map; name it as `ranking` and say a size")
         if settings.sizes and content.ranked_ids is None:
-            raise InputError(f"{settings.token_map}: its ids are in no order of frequency, so it cannot be cut to a size")
+            raise InputError(
+                f"{settings.token_map}: its ids are in no order of frequency, so it cannot be cut to a size"
+            )
         ordered, source = content.ordered_ids, settings.token_map.name
     else:
         assert settings.token_ids is not None  # Settings sees to it
