@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Outcome
 
-from hothead.bench.head import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
+from hothead.bench.head_results import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
 from hothead.bench.schema import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +17,7 @@ PAGES = {
     "generate": ["generate"],
     "chat": ["chat"],
     "bench-head": ["bench", "head"],
+    "report": ["report"],
     "convert": ["convert"],
     "prune": ["prune"],
     "inspect": ["inspect"],

@@ -18,7 +18,7 @@ from hothead.plan.schema import Plan, Times, read_plan, read_times
 from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import plan_summary as report
-from hothead.report.compare import check_plot_path
+from hothead.report.figures import check_plot_path
 
 if TYPE_CHECKING:
     from hothead.bench.schema import ModelIdentity

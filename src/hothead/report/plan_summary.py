@@ -1,12 +1,13 @@
 """What ``hothead plan`` prints and plots, made from a plan alone. Needs no torch."""
 
+from functools import partial
 from pathlib import Path
 
 from hothead.bench.schema import Machine
-from hothead.files import atomic_path
 from hothead.plan.schema import BatchPlan, Candidate, Plan
-from hothead.report.compare import COLOURS, GREY, SECTION_LABELS, Table, check_plot_path
+from hothead.report.compare import SECTION_LABELS, Table
 from hothead.report.curve import interval
+from hothead.report.figures import COLOURS, GREY, Figure, legend, plain_axes, save_together
 
 LEGEND = (
     "accept: emitted tokens per round. x plain, x full: predicted speed over plain decoding and over the draft with "
@@ -98,8 +99,27 @@ def _rows(least: int, most: int) -> str:
     return f"{least} rows" if least == most else f"{least} to {most} rows"
 
 
+def figures(plan: Plan) -> list[Figure]:
+    """Of each batch size: predicted speed over size for every k, and the round by section."""
+    found = []
+    for batch in plan.batches:
+        several = len(plan.batches) > 1
+        suffix, of = (f"_batch_{batch.batch}", f", batch {batch.batch}") if several else ("", "")
+        found += [
+            Figure(
+                f"predicted_speed{suffix}",
+                f"Predicted speed{of} (band: 95% at the choice's k)",
+                partial(_draw_speed, batch),
+            ),
+            Figure(
+                f"predicted_round{suffix}", f"Where a round's time goes, predicted{of}", partial(_draw_round, batch)
+            ),
+        ]
+    return found
+
+
 def plot(plan: Plan, path: Path) -> None:
-    """Draw predicted speed over size for every k, and the round by section, into a picture file.
+    """Draw what :func:`figures` gives, side by side, into a picture file.
 
     Args:
         path: .png, .svg or .pdf.
@@ -107,21 +127,10 @@ def plot(plan: Plan, path: Path) -> None:
     Raises:
         InputError: another kind of file, or one that cannot be written.
     """
-    check_plot_path(path)
-    from matplotlib.figure import Figure
-
-    count = len(plan.batches)
-    figure = Figure(figsize=(11, 4.2 * count), layout="constrained")
-    panels = figure.subplots(count, 2, width_ratios=(1.7, 1), squeeze=False)
-    for (left, right), batch in zip(panels, plan.batches, strict=True):
-        _draw_speed(left, batch)
-        _draw_round(right, batch)
-    figure.suptitle(headline(plan), fontsize=7)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=160)
+    save_together(figures(plan), headline(plan), path)
 
 
-def _draw_speed(axes, batch: BatchPlan) -> None:  # type: ignore[no-untyped-def]
+def _draw_speed(batch: BatchPlan, axes) -> None:  # type: ignore[no-untyped-def]
     static = [c for c in batch.candidates if not c.slots]
     for number, k in enumerate(sorted({c.num_steps for c in static})):
         of_k = sorted((c for c in static if c.num_steps == k), key=lambda c: c.size)
@@ -137,18 +146,16 @@ def _draw_speed(axes, batch: BatchPlan) -> None:  # type: ignore[no-untyped-def]
         rows, speeds = [c.size + c.slots for c in dynamic], [c.times_plain.value for c in dynamic]
         axes.plot(rows, speeds, "o", color=GREY, markersize=3, label="with slots")
     choice = batch.choice
-    rows = choice.size + choice.slots
-    axes.plot([rows], [choice.times_plain.value], "*", color="black", markersize=9, label="choice")
+    axes.plot([choice.size + choice.slots], [choice.times_plain.value], "*", color="black", markersize=9, label="choice")
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_xlabel("rows of the draft vocabulary")
     axes.set_ylabel("predicted speed, times plain decoding")
-    axes.set_title(f"Predicted speed, batch {batch.batch} (band: 95% at the choice's k)", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.14))
+    plain_axes(axes)
+    legend(axes, columns=4)
 
 
-def _draw_round(axes, batch: BatchPlan) -> None:  # type: ignore[no-untyped-def]
+def _draw_round(batch: BatchPlan, axes) -> None:  # type: ignore[no-untyped-def]
     shown = {f"full, k = {batch.full.num_steps}": batch.full, f"choice, k = {batch.choice.num_steps}": batch.choice}
     bottom = [0.0] * len(shown)
     for (section, label), colour in zip(SECTION_LABELS.items(), COLOURS, strict=True):
@@ -156,7 +163,6 @@ def _draw_round(axes, batch: BatchPlan) -> None:  # type: ignore[no-untyped-def]
         axes.bar(list(shown), heights, bottom=bottom, label=label, color=colour)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("ms per round")
-    axes.set_title("Where a round's time goes", fontsize=9)
     axes.tick_params(axis="x", labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plain_axes(axes)
+    legend(axes)
