@@ -215,10 +215,10 @@ def _from_version_1(found: dict[str, Any]) -> dict[str, Any]:
     timings = []
     for timing in found["timings"]:
         variant, _, rows = timing["name"].rpartition(" ")
+        if timing["name"] == FULL:
+            variant, rows = FULL, str(vocab_size)
         size, _, slots = rows.partition("+")
         about = {"variant": variant, "size": int(size), "slots": int(slots or 0)}
-        if timing["name"] == FULL:
-            about = {"variant": FULL, "size": vocab_size, "slots": 0}
         same = {name: timing[name] for name in ("rows", "times_full")}
         timings.append(
             {**about, **same, "batch": batch, "rounds": config["repeats"], "median_s": {"value": timing["median_s"]}}

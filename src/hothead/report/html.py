@@ -68,12 +68,13 @@ def is_group_row(row: tuple[str, ...]) -> bool:
 
 def uniquely_named(found: Iterable[Section]) -> list[Section]:
     """Sections whose anchors and figures have names that nothing else on the page has, fit for ids and files."""
-    taken: set[str] = set()
+    anchors: set[str] = set()
+    names: set[str] = set()  # all ids in a figure are its name, a dash and more: none is an anchor's
     return [
         replace(
             section,
-            anchor=_unused(section.anchor, taken),
-            figures=tuple(replace(figure, name=_unused(figure.name, taken)) for figure in section.figures),
+            anchor=_unused(section.anchor, anchors),
+            figures=tuple(replace(figure, name=_unused(figure.name, names)) for figure in section.figures),
         )
         for section in found
     ]
