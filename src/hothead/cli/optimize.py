@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
 from hothead.bench.schema import DYNAMIC, FULL, PLAIN, STATIC, ModelIdentity, Results, Settings, read_results
 from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, say, stdout
 from hothead.cli.compare import refuse_bad
-from hothead.cli.curve import DEFAULT_POLICY, CurveOptions, measure_curves
+from hothead.cli.curve import DEFAULT_POLICY, CurveOptions, measure_curves, numbers
 from hothead.cli.engine_options import (
     DTYPES,
     Engine,
@@ -32,6 +32,7 @@ from hothead.plan.workspace import Workspace, file_digest
 from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import optimize as report
+from hothead.vocab import DraftVocab, SelectionOrder
 
 if TYPE_CHECKING:
     from hothead.models.draft import Draft
@@ -41,6 +42,7 @@ RANKING, CURVE, TIMES, PLAN, RUN, REPORT = (
     "ranking.safetensors", "curve.json", "times.json", "plan.json", "compare.jsonl", "report.html"
 )  # fmt: skip
 RANKING_BATCH = 8  # answers at once while ranking
+DYNAMIC_RATIOS = (0.05, 0.1, 0.2)  # static rows beside slots, of all
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,8 @@ class Optimization:
 
         def make(path: Path) -> None:
             ranking.check_tokenizer(self.target.tokenizer_fingerprint)
-            measure_curves(options, self.target, self.draft, self.prompts, {ranking_path.stem: ranking}).save(path)
+            asked = with_dynamic_sizes(options, ranking, self.target.vocab_size)
+            measure_curves(asked, self.target, self.draft, self.prompts, {ranking_path.stem: ranking}).save(path)
 
         names = ("num_steps", "slots", "max_new_tokens", "temperature", "seed")
         asked = {name: getattr(options, name) for name in names}
@@ -271,7 +274,6 @@ class Optimization:
         """Plain, the full vocabulary and the choice answer prompts in turn; goes on where an earlier run ended."""
         from hothead.cli.compare import comparison_header, run_comparison
         from hothead.dynamic import DynamicConfig
-        from hothead.vocab import DraftVocab
 
         choice, asked, vocab = plan.batches[0].choice, self.options, None
         methods = [PLAIN, FULL]
@@ -293,6 +295,17 @@ class Optimization:
         if path.exists() and read_results(path).header != comparison_header(engine, settings, name, prompts):
             path.unlink()  # of another plan
         return run_comparison(engine, settings, name, prompts, path)
+
+
+def with_dynamic_sizes(options: CurveOptions, ranking: TokenRanking, target_vocab_size: int) -> CurveOptions:
+    """Static rows to replay slots beside, as far as the required tokens and the head leave room."""
+    if options.slots is None:
+        return options
+    least = int(SelectionOrder.of(ranking, target_vocab_size).sizes()[0])
+    room = target_vocab_size - max(numbers(options.slots, "--slots"))
+    sizes = sorted({max(least, int(ratio * target_vocab_size)) for ratio in DYNAMIC_RATIOS})
+    fitting = [str(size) for size in sizes if size <= room]
+    return replace(options, sizes=",".join(fitting)) if fitting else replace(options, slots=None)
 
 
 def held_out(prompts: tuple[Prompt, ...]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
