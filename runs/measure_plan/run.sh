@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Is the plan right? Optimizes for a prompt set with the demo draft and verifies the choice; then holds the plan's predictions
-# for other sizes against real runs.
+# Is the plan right? Optimizes for a prompt set with the demo draft and verifies the choice; then holds the plan against
+# real runs of other sizes.
 #
 #   runs/measure_plan/run.sh PROMPTS.jsonl [PYTHON]
 #
@@ -25,7 +25,7 @@ cp out/optimize/compare.jsonl results/optimize_compare.jsonl
 # 2. Predicted against measured away from the choice: small, medium and large, at a short and a long chain.
 for size in 2048 8192 24576; do
   for k in 2 4; do
-    $hothead compare $models --ranking $ranking --size $size --slots 512 --num-steps $k --prompts "$prompts" --per-group 2 \
-      --max-new-tokens 64 --methods plain,full,static,dynamic -o results/plan_check_${size}_k$k.jsonl
+    $hothead compare $models --ranking $ranking --size $size --slots 512 --num-steps $k --prompts "$prompts" \
+      --per-group 2 --max-new-tokens 64 --methods plain,full,static,dynamic -o results/plan_check_${size}_k$k.jsonl
   done
 done

@@ -1,12 +1,13 @@
 """``hothead optimize``: from prompts to a vocabulary with its evidence: rank, curve, times, plan, write, verify."""
 
-import dataclasses
 import importlib
 import importlib.util
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import TypeAdapter
 
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
 from hothead.bench.schema import DYNAMIC, FULL, PLAIN, STATIC, ModelIdentity, Results, Settings, read_results
@@ -143,7 +144,7 @@ class Outcome:
             "verdict": batch.verdict,
             "reason": batch.reason,
             "choice": batch.choice.model_dump(),
-            "verification": dataclasses.asdict(self.verification),
+            "verification": TypeAdapter(Verification).dump_python(self.verification, mode="json"),
             "files": self.files,
             "commands": self.handed_over.commands,
             "notes": self.handed_over.notes,

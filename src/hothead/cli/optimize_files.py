@@ -17,7 +17,7 @@ from hothead.ranking.ranking import TokenRanking
 from hothead.vocab import DraftVocab
 
 VOCAB = "vocab.safetensors"
-TOKEN_MAP = "token_map.pt"  # noqa: S105 - no password
+TOKEN_MAP = "token_map.pt"
 DRAFT = "draft"
 
 
