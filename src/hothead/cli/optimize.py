@@ -82,9 +82,9 @@ class OptimizeOptions:
 
     def curve(self, ranking: Path) -> CurveOptions:
         """Of the curve stage."""
-        shared = ("target", "draft", "prompts", "num_steps", "max_new_tokens", "temperature", "seed")
-        shared += ("dtype", "device", "threads")
-        values: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        models = ("target", "draft", "dtype", "device", "threads")
+        answers = ("prompts", "num_steps", "max_new_tokens", "temperature", "seed")
+        values: dict[str, Any] = {name: getattr(self, name) for name in (*models, *answers)}
         assert self.out is not None  # check
         slots = None if self.slots == "0" else self.slots
         return CurveOptions(**values, ranking=[ranking], slots=slots, cache=self.out / "cache")
