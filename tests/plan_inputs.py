@@ -37,9 +37,7 @@ def curve_of(lengths: Sequence[float], num_steps: int, width: float, difference_
     gains = [(length - 1) / (lengths[-1] - 1) if lengths[-1] > 1 else 1.0 for length in lengths]
     difference = series(differences, difference_width)
     if difference.low is not None and difference.high is not None:  # the full vocabulary is itself, surely
-        difference = Series(
-            value=difference.value, low=(*difference.low[:-1], 0.0), high=(*difference.high[:-1], 0.0)
-        )
+        difference = Series(value=difference.value, low=(*difference.low[:-1], 0.0), high=(*difference.high[:-1], 0.0))
     return AcceptanceCurve(
         ranking="own",
         num_steps=num_steps,

@@ -14,6 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "compare": ["compare"],
     "curve": ["curve"],
+    "plan": ["plan"],
+    "optimize": ["optimize"],
     "generate": ["generate"],
     "chat": ["chat"],
     "bench-head": ["bench", "head"],

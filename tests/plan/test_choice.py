@@ -105,7 +105,7 @@ def test_slots_are_rows_and_their_update_counts() -> None:
 
 
 def test_what_the_times_do_not_reach_is_left_out() -> None:
-    lengths = {k: LENGTHS for k in (2, 4, 5, 8)}
+    lengths = dict.fromkeys((2, 4, 5, 8), LENGTHS)
     found = make_plan(curves_of(lengths), times_of())
     assert {c.num_steps for c in found.batches[0].candidates} == {2, 4}
     assert "k = 5, 8" in found.remarks[0]

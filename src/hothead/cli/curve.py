@@ -106,13 +106,16 @@ class CurveOptions:
             draft_sampling=self.draft_sampling,
         )
 
-    def check_dynamic(self) -> None:
+    def check_values(self) -> None:
         """
         Raises:
-            InputError: slots or sizes that are no numbers, or a policy that does not exist.
+            InputError: k, slots or sizes that are no numbers, a policy that does not exist, or a value out of range.
         """
         from hothead.dynamic import FULL_REFRESH, DynamicConfig
+        from hothead.replay.measure import check_num_steps
 
+        check_num_steps(numbers(self.num_steps, "--num-steps"))
+        self.params()
         slots = numbers(self.slots, "--slots") if self.slots is not None else (0,)
         if self.sizes is not None:
             numbers(self.sizes, "--sizes")
@@ -188,13 +191,8 @@ def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[
     import torch
 
     from hothead.models.loading import load_draft, load_target
-    from hothead.replay.measure import CurveMeasurement, check_num_steps
-    from hothead.replay.missed import EmittedTokens
 
-    num_steps = numbers(options.num_steps, "--num-steps")
-    check_num_steps(num_steps)
-    options.check_dynamic()
-    params = options.params()
+    options.check_values()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     check_device(options.device)
@@ -202,7 +200,21 @@ def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[
     target = load_target(options.target, options.dtype, options.device)
     for ranking in rankings.values():
         ranking.check_tokenizer(target.tokenizer_fingerprint)
-    draft = load_draft(options.draft, target)
+    return measure_curves(options, target, load_draft(options.draft, target), prompts, rankings)
+
+
+def measure_curves(
+    options: CurveOptions,
+    target: "Target",
+    draft: "Draft",
+    prompts: tuple[Prompt, ...],
+    rankings: dict[str, TokenRanking],
+) -> AcceptanceCurves:
+    """Replay the prompts with models that are loaded, with a progress bar."""
+    from hothead.replay.measure import CurveMeasurement
+    from hothead.replay.missed import EmittedTokens
+
+    num_steps, params = numbers(options.num_steps, "--num-steps"), options.params()
     measurement = CurveMeasurement(
         draft.lm_head, rankings, prompts, num_steps, params, options.dynamic(target.vocab_size), options.every
     )

@@ -40,6 +40,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
     Verb("curve", "hothead.cli.curve", "app", "Acceptance of every draft vocabulary size, from one pass."),
     Verb("plan", "hothead.cli.plan", "app", "Choose the vocabulary and k that decode fastest on a machine."),
+    Verb("optimize", "hothead.cli.optimize", "optimize", "Find, prove and write the fastest draft vocabulary."),
     Verb("report", "hothead.cli.report", "report", "Everything that was measured, in one HTML page."),
     Verb("convert", "hothead.cli.convert", "convert", "Convert a token map between the tools' file formats."),
     Verb("prune", "hothead.cli.prune", "prune", "Cut a trained draft's head down to the hot rows."),

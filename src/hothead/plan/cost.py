@@ -47,12 +47,12 @@ class Kind:
 def kinds_of(curves: AcceptanceCurves, num_steps: int, ranking: str, group: str) -> list[Kind]:
     """What the curve knows of one k: static vocabularies at sizes a few per cent apart, then each kind of slots."""
     curve = curves.curve(ranking, num_steps, group)
-    full = curve.acceptance_length.at(-1)
+    full, wanted = curve.acceptance_length.at(-1), (ranking, num_steps, group)
     at = _spaced(curves.sizes)
     sizes = np.array(curves.sizes)[at]
     length, difference = _at(curve.acceptance_length, at), _at(curve.difference, at)
     found = [Kind(num_steps, 0, NONE, sizes, length, difference, np.array(curve.kept.value)[at], full)]
-    dynamic = [d for d in curves.dynamic if (d.ranking, d.num_steps, d.group) == (ranking, num_steps, group)]
+    dynamic = [d for d in curves.dynamic if d.slots and (d.ranking, d.num_steps, d.group) == wanted]
     for slots, policy in dict.fromkeys((d.slots, d.policy) for d in dynamic):
         of_kind = sorted((d for d in dynamic if (d.slots, d.policy) == (slots, policy)), key=lambda d: d.size)
         found.append(

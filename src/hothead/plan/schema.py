@@ -97,7 +97,7 @@ class Times(Record):
     machine: Machine | str
     dtype: str
     device: str = ""
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     target: ModelIdentity | None = None
     draft: ModelIdentity | None = None
     answers: int = 0

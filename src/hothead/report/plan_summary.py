@@ -146,7 +146,8 @@ def _draw_speed(batch: BatchPlan, axes) -> None:  # type: ignore[no-untyped-def]
         rows, speeds = [c.size + c.slots for c in dynamic], [c.times_plain.value for c in dynamic]
         axes.plot(rows, speeds, "o", color=GREY, markersize=3, label="with slots")
     choice = batch.choice
-    axes.plot([choice.size + choice.slots], [choice.times_plain.value], "*", color="black", markersize=9, label="choice")
+    at = choice.size + choice.slots
+    axes.plot([at], [choice.times_plain.value], "*", color="black", markersize=9, label="choice")
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_xlabel("rows of the draft vocabulary")
