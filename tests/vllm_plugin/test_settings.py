@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hothead.errors import InputError, TokenizerMismatch
+from hothead.errors import HotheadError, InputError, TokenizerMismatch
+from hothead.export.base import FORMATS, Format, Known, write_map
 from hothead.models.toy import save_toy_target, toy_tokenizer
 from hothead.ranking.ranking import TokenRanking
 from hothead.tokenizer import byte_target_ids, fingerprint, special_target_ids
 from hothead.vllm_plugin.settings import Settings, read_settings
-from hothead.vllm_plugin.vocabulary import make_vocab, read_token_map
+from hothead.vllm_plugin.vocabulary import make_vocab
 from hothead.vocab import DraftVocab
 
 TOTAL = 320
@@ -122,37 +123,27 @@ def test_a_token_map_is_cut_in_its_own_order(order: list[int], size: int) -> Non
     assert list(made.next_target_ids) == order[rows:]
 
 
-def test_token_maps_of_every_format(tmp_path: Path) -> None:
-    import torch
-
-    ids = [7, 3, 5]
-    (tmp_path / "map.json").write_text(json.dumps(ids))
-    (tmp_path / "object.json").write_text(json.dumps({"target_ids": ids}))
-    torch.save(ids, tmp_path / "list.pt")
-    torch.save(torch.tensor(ids), tmp_path / "tensor.pt")
-    DraftVocab.from_target_ids(np.array(ids), TOTAL).save(tmp_path / "vocab.safetensors")
-    for name in ("map.json", "object.json", "list.pt", "tensor.pt"):
-        assert read_token_map(tmp_path / name).tolist() == ids
-    assert read_token_map(tmp_path / "vocab.safetensors").tolist() == sorted(ids)
+@pytest.mark.parametrize("form", [form for form in FORMATS if "map" in form.holds], ids=lambda form: form.name)
+def test_token_maps_of_every_format(tmp_path: Path, form: Format) -> None:
+    suffix = {"own": ".safetensors", "torch_files": ".pt", "gguf": ".gguf", "arrays": "", "text": ".json"}[form.module]
+    path = tmp_path / f"map{'.safetensors' if form.name == 'eagle3' else '.txt' if form.name == 'text' else suffix}"
+    write_map(path, Known(TOTAL).token_map(np.array([7, 3, 5]), is_ranked=True), form.name)
+    made = make_vocab(settings(token_map=str(path), special_tokens="ignore"), TOTAL, None)
+    assert made.target_ids.tolist() == [3, 5, 7]
+    with pytest.raises(HotheadError, match=r"another tokenizer|larger head|past the|ids"):
+        make_vocab(settings(token_map=str(path), special_tokens="ignore"), 4, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("m.json", "[1, 2", "not a readable JSON file"),
-        ("m.json", "[1.5]", "expected a list of integer target ids; found float64"),
-        ("m.json", "[[1], [2]]", "of shape [2, 1]"),
-        ("m.json", "[[1], [2, 3]]", "expected a list of integer target ids"),
-        ("m.json", "{}", "expected a list of integer target ids"),
-        ("m.pt", "text", "m.pt"),
-        ("m.bin", "", "expected .json, .pt or .safetensors; found .bin"),
-    ],
-)
-def test_unreadable_token_maps(tmp_path: Path, name: str, content: str, expected: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError) as error:
-        read_token_map(tmp_path / name)
-    assert expected in str(error.value)
+def test_a_map_without_an_order_cannot_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.safetensors"
+    DraftVocab.from_target_ids(np.arange(128), TOTAL).save(path)
+    with pytest.raises(InputError, match="in no order of frequency"):
+        make_vocab(settings(token_map=str(path), size=64), TOTAL, None)
+
+
+def test_counts_are_no_map(tmp_path: Path, ranking: Path) -> None:
+    with pytest.raises(InputError, match="holds counts"):
+        make_vocab(settings(token_map=str(ranking)), toy_tokenizer().vocab_size + 3, None)
 
 
 def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path) -> None:
@@ -160,8 +151,8 @@ def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path) -> None:
 
     path = tmp_path / "map.pt"
     path.write_bytes(pickle.dumps(Path("x")))
-    with pytest.raises(InputError, match="could run code; refused"):
-        read_token_map(path)
+    with pytest.raises(InputError, match=r"map\.pt"):
+        make_vocab(settings(token_map=str(path)), TOTAL, None)
 
 
 def test_frequencies_by_target_id(tmp_path: Path, target: str) -> None:

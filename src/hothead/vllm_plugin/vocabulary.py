@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hothead.errors import InputError
+from hothead.export.base import Known, read_map
 from hothead.ranking.ranking import TokenRanking
 from hothead.tokenizer import Tokenizer, byte_target_ids, fingerprint, load_tokenizer, special_target_ids
 from hothead.vllm_plugin.settings import Settings
@@ -37,8 +38,15 @@ def make_vocab(settings: Settings, target_vocab_size: int, tokenizer: str | None
     if settings.token_ids_by_frequency is not None:
         return _from_ranking(settings, _ranking_of(settings.token_ids_by_frequency, loaded), target_vocab_size)
     if settings.token_map is not None:
-        ordered = read_token_map(settings.token_map)
-        source = str(settings.token_map.name)
+        known = Known(target_vocab_size, "" if loaded is None else fingerprint(loaded))
+        content = read_map(settings.token_map, known).content
+        if isinstance(content, TokenRanking):
+            raise InputError(f"{settings.token_map}: holds counts, not a map; name it as `ranking` and say a size")
+        if settings.sizes and content.ranked_ids is None:
+            raise InputError(
+                f"{settings.token_map}: its ids are in no order of frequency, so it cannot be cut to a size"
+            )
+        ordered, source = content.ordered_ids, settings.token_map.name
     else:
         assert settings.token_ids is not None  # Settings sees to it
         ordered, source = np.array(settings.token_ids, dtype=np.int64), "token_ids"
@@ -97,28 +105,6 @@ def _ranking_of(by_frequency: Path | tuple[float, ...], tokenizer: Tokenizer | N
         NO_IDS if tokenizer is None else special_target_ids(tokenizer),
         NO_IDS if tokenizer is None else byte_target_ids(tokenizer),
     )
-
-
-def read_token_map(path: Path) -> np.ndarray:
-    """Target ids in the file's own order, int64 [n].
-
-    Reads JSON (a list of ids, or an object with ``target_ids``), hothead's ``DraftVocab``, and FR-Spec's and SGLang's
-    ``.pt`` (a pickled list or tensor of ids, of which nothing but numbers is loaded).
-
-    Raises:
-        InputError: unreadable, or not a list of integer ids.
-    """
-    path = Path(path)
-    if path.suffix == ".safetensors":
-        return DraftVocab.load(path).target_ids
-    values = _read_list(path)
-    try:
-        ids = np.asarray(values)
-    except ValueError:
-        ids = np.empty((0, 0))
-    if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
-        raise InputError(f"{path}: expected a list of integer target ids; found {ids.dtype} of shape {list(ids.shape)}")
-    return ids.astype(np.int64)
 
 
 def _read_list(path: Path) -> Any:
