@@ -23,8 +23,9 @@ OVERFLOWING = """() => [...document.body.querySelectorAll('*')].filter(e => {
   return box.right > document.documentElement.clientWidth + 0.5 || box.left < -0.5
     || e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible';
 }).map(e => e.outerHTML.slice(0, 120))"""
+# The height of the smallest letters in a plot, in the page's pixels; some are turned.
 LEAST_LETTERS = """() => Math.min(...[...document.querySelectorAll('svg text')].map(e =>
-  parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a))"""
+  parseFloat(getComputedStyle(e).fontSize) * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b)))"""
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hothead.errors import InputError
-from hothead.report.figures import Figure, as_svg, save, save_together, spread_indices
+from hothead.report.figures import Figure, as_svg, log_scale, save, save_together, spread_indices
 
 
 def draw(axes: Any) -> None:
@@ -49,6 +49,19 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to plot"):
         save_together([], "none", tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_a_logarithmic_axis_are_written_out() -> None:
+    from matplotlib.figure import Figure as Canvas
+
+    for most, expected in ((100_000, {"1", "10", "100", "1,000", "10,000", "100,000"}), (20, {"1", "2", "5", "10", "20"})):
+        canvas = Canvas()
+        axes = canvas.subplots()
+        axes.plot([1, most], [1, 2])
+        log_scale(axes, "x")
+        canvas.draw_without_rendering()
+        assert expected <= {label.get_text() for label in axes.get_xticklabels()}
+        assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))
 
 
 def test_long_curves_are_thinned_and_keep_their_ends() -> None:

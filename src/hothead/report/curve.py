@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, Interval, MissedToken, MissedTokens, Series
 from hothead.report.compare import Table
-from hothead.report.figures import COLOURS, GREY, Figure, legend, plain_axes, save_together, spread_indices
+from hothead.report.figures import COLOURS, GREY, Figure, legend, log_scale, plain_axes, save_together, spread_indices
 
 LEGEND = (
     "accept: tokens per verify pass, bonus token included. vs full: difference to the full vocabulary on the same "
@@ -194,7 +194,7 @@ def _draw_tasks(axes, curves: AcceptanceCurves) -> None:  # type: ignore[no-unty
 
 
 def _size_axis(axes) -> None:  # type: ignore[no-untyped-def]
-    axes.set_xscale("log")
+    log_scale(axes, "x")
     axes.set_xlabel("rows of the draft vocabulary")
     plain_axes(axes)
     legend(axes)

@@ -105,6 +105,18 @@ def legend(axes: Any, columns: int = 3, below: float = 0.18) -> None:
         axes.legend(fontsize=7, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -below))
 
 
+def log_scale(axes: Any, which: str) -> None:
+    """Make ``x`` or ``y`` of what was drawn logarithmic; numbers are written out, as exponents are tiny on a phone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    getattr(axes, f"set_{which}scale")("log")
+    low, high = getattr(axes, f"get_{which}lim")()
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def plain_axes(axes: Any) -> None:
     """Without the frame's upper and right lines."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from hothead.bench.head_results import FULL, SLOTS, STATIC, UPDATES, Ceiling, HeadBench, HeadSeries, HeadTiming
 from hothead.bench.stats import Estimate
 from hothead.report.compare import Table
-from hothead.report.figures import COLOURS, Figure, legend, plain_axes, save_together
+from hothead.report.figures import COLOURS, Figure, legend, log_scale, plain_axes, save_together
 
 LEGEND = (
     "GB/s and GFLOP/s: what a call achieves, by its least bytes s(HR + BH + BR) and its operations 2BHR. flop/byte: "
@@ -140,7 +140,7 @@ def _draw_time(head: HeadSeries, axes) -> None:  # type: ignore[no-untyped-def]
         _band(axes, [t.rows for t in timings], [t.median_s for t in timings], 1e6, f"batch {batch}", colour)
         slots = _at(head, batch, (SLOTS,))
         _points(axes, [t.rows for t in slots], [1e6 * t.median_s.value for t in slots], number, colour)
-    axes.set_yscale("log")
+    log_scale(axes, "y")
     axes.set_ylabel("microseconds a call")
     _rows_axis(axes)
 
@@ -190,8 +190,8 @@ def _draw_roofline(head: HeadSeries, ceiling: Ceiling, axes) -> None:  # type: i
         axes.plot(
             at, reached, "o-", color=COLOURS[number % len(COLOURS)], markersize=4, linewidth=0.8, label=found[0].name
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    log_scale(axes, "x")
+    log_scale(axes, "y")
     axes.set_xlabel("operations per byte, 2BHR / s(HR + BH + BR)")
     axes.set_ylabel("GFLOP/s")
     plain_axes(axes)
@@ -219,7 +219,7 @@ def _points(axes, rows: Sequence[int], values: Sequence[float], number: int, col
 
 
 def _rows_axis(axes) -> None:  # type: ignore[no-untyped-def]
-    axes.set_xscale("log")
+    log_scale(axes, "x")
     axes.set_xlabel("rows read")
     plain_axes(axes)
     legend(axes)

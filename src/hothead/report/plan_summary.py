@@ -7,7 +7,7 @@ from hothead.bench.schema import Machine
 from hothead.plan.schema import BatchPlan, Candidate, Plan
 from hothead.report.compare import SECTION_LABELS, Table
 from hothead.report.curve import interval
-from hothead.report.figures import COLOURS, GREY, Figure, legend, plain_axes, save_together
+from hothead.report.figures import COLOURS, GREY, Figure, legend, log_scale, plain_axes, save_together
 
 LEGEND = (
     "accept: emitted tokens per round. x plain, x full: predicted speed over plain decoding and over the draft with "
@@ -149,7 +149,7 @@ def _draw_speed(batch: BatchPlan, axes) -> None:  # type: ignore[no-untyped-def]
     at = choice.size + choice.slots
     axes.plot([at], [choice.times_plain.value], "*", color="black", markersize=9, label="choice")
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xscale("log")
+    log_scale(axes, "x")
     axes.set_xlabel("rows of the draft vocabulary")
     axes.set_ylabel("predicted speed, times plain decoding")
     plain_axes(axes)

@@ -16,7 +16,7 @@ from hothead.replay.curve import Interval
 from hothead.report import compare, curve, head, plan_summary, predicted
 from hothead.report.compare import Table
 from hothead.report.evidence import Evidence, ResultFile
-from hothead.report.figures import COLOURS, Figure, legend, plain_axes, spread_indices
+from hothead.report.figures import COLOURS, Figure, legend, log_scale, plain_axes, spread_indices
 
 COVERAGE_SIZES = tuple(1 << exponent for exponent in range(9, 18))
 
@@ -249,7 +249,7 @@ def _draw_coverage(rankings: dict[str, TokenRanking], axes) -> None:  # type: ig
         covered = ranking.coverage_curve()
         shown = np.array(spread_indices(len(covered)))
         axes.plot(shown + 1, 100 * covered[shown], color=COLOURS[number % len(COLOURS)], linewidth=1.2, label=name)
-    axes.set_xscale("log")
+    log_scale(axes, "x")
     axes.set_ylim(0, 102)
     axes.set_xlabel("most frequent tokens")
     axes.set_ylabel("% of the counted tokens")
