@@ -76,6 +76,8 @@ def test_a_phone_shows_cells_with_their_columns_and_plots_that_can_be_read(open_
     page = open_page(PHONE)
     cell = page.locator("#choice-plan td").first
     assert cell.evaluate("e => getComputedStyle(e, '::before').content") == '"k"'
+    assert page.locator("#head-head td.none").first.is_hidden()  # a block leaves out what its row has not
+    assert page.locator("#coverage thead").is_visible()  # two columns fit as they are
     assert page.evaluate(LEAST_LETTERS) >= 6.5
     for box in page.locator("svg").evaluate_all("all => all.map(e => e.getBoundingClientRect().toJSON())"):
         assert 300 <= box["width"] <= PHONE

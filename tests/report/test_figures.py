@@ -54,7 +54,10 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
 def test_numbers_of_a_logarithmic_axis_are_written_out() -> None:
     from matplotlib.figure import Figure as Canvas
 
-    for most, expected in ((100_000, {"1", "10", "100", "1,000", "10,000", "100,000"}), (20, {"1", "2", "5", "10", "20"})):
+    for most, expected in (
+        (100_000, {"1", "10", "100", "1,000", "10,000", "100,000"}),
+        (20, {"1", "2", "5", "10", "20"}),
+    ):
         canvas = Canvas()
         axes = canvas.subplots()
         axes.plot([1, most], [1, 2])
