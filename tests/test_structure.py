@@ -26,6 +26,7 @@ LAYERS = (
     ("vllm_plugin",),
     ("bench",),
     ("replay",),
+    ("plan",),
     ("report",),
     ("cli",),
 )

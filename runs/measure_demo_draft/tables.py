@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hothead.bench.head_results import read_head_bench
 from hothead.bench.schema import DYNAMIC, Results, read_results
 from hothead.bench.stats import Sample, rate
 from hothead.bench.summary import OVERALL, GroupSummary, count_equality, summarize
@@ -144,25 +145,23 @@ def acceptance_section(path: Path) -> list[str]:
 
 def head_section(path: Path) -> list[str]:
     """Latency of the head and of its updates."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows = []
-    for timing in found["timings"]:
-        ratio = timing["times_full"]
-        rows.append(
-            (
-                timing["name"],
-                str(timing["rows"]),
-                f"{1e6 * timing['median_s']:.0f}",
-                f"{ratio['value']:.4f}",
-                f"{ratio['low']:.4f} - {ratio['high']:.4f}",
-            )
+    bench = read_head_bench(path)
+    (head,) = bench.heads
+    rows = [
+        (
+            timing.name,
+            str(timing.rows),
+            f"{1e6 * timing.median_s.value:.0f}",
+            f"{timing.times_full.value:.4f}",
+            f"{timing.times_full.low:.4f} - {timing.times_full.high:.4f}",
         )
-    machine = found["machine"]
+        for timing in head.timings
+    ]
     return [
         "## The head alone",
-        f"`results/{path.name}`. A head of {found['shape'][0]} x {found['shape'][1]}, {found['dtype']}, batch "
-        f"{found['config']['batch']}, {found['config']['repeats']} interleaved rounds, {machine['cpu']}, "
-        f"{machine['threads']} threads. Updates are given 4 missing ids.",
+        f"`results/{path.name}`. A head of {head.vocab_size} x {head.hidden_size}, {head.dtype}, batch "
+        f"{', '.join(map(str, head.batches))}, {bench.config.repeats} interleaved rounds, {bench.machine.cpu}, "
+        f"{bench.machine.threads} threads. Updates are given 4 missing ids.",
         markdown(Table("", ("", "rows", "median, us", "x full head", "95%"), tuple(rows))),
     ]
 

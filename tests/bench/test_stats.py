@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hothead.bench.stats import Estimate, Sample, median, median_ratio, rate, rate_ratio
+from hothead.bench.stats import Estimate, Sample, median, median_estimate, median_ratio, rate, rate_ratio
 
 
 def sample(tokens: list[float], seconds: list[float]) -> Sample:
@@ -83,3 +83,12 @@ def test_medians() -> None:
     ratio = median_ratio(np.array([2.0, 2, 2, 50]), np.array([4.0, 4, 4, 4]))
     assert ratio.value == 0.5  # one interruption moves a mean, not a median
     assert ratio.low == 0.5
+
+
+def test_the_interval_of_a_median_holds_it() -> None:
+    """The order statistics that bound 95% of resampled medians of 1..101 lie about 1.96 * 0.5 * sqrt(101) ranks off."""
+    found = median_estimate(np.arange(1.0, 102.0))
+    assert found.value == 51
+    assert found.low == pytest.approx(51 - 10, abs=3)
+    assert found.high == pytest.approx(51 + 10, abs=3)
+    assert median_estimate(np.array([2.0])).low is None

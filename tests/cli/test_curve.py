@@ -40,6 +40,18 @@ def test_tables_for_every_k_and_group(curve: Run) -> None:
     assert outcome.out.count("on_miss") == 4
 
 
+def test_missed_tokens_are_those_that_coverage_lacks(curve: Run, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    assert curve("-o", str(path)).status == 0
+    curves = read_curves(path)
+    overall = curves.curve()
+    missed = {found.size: found for found in curves.missed}
+    for size in curves.standard_sizes:
+        lacking = round((1 - overall.coverage[curves.index(size)]) * overall.tokens)
+        assert lacking == (missed[size].tokens if size in missed else 0)
+    assert missed and all(example.count > 0 for found in missed.values() for example in found.examples)
+
+
 def test_the_result_file_holds_every_size_and_says_what_the_engine_does(
     curve: Run, toy_files: ToyFiles, tmp_path: Path
 ) -> None:

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 from conftest import Outcome
 
-from hothead.bench.head import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
+from hothead.bench.head_results import FULL, FULL_REFRESH, SLOT_UPDATE, SLOTS, STATIC
 from hothead.bench.schema import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "compare": ["compare"],
     "curve": ["curve"],
+    "plan": ["plan"],
+    "optimize": ["optimize"],
     "generate": ["generate"],
     "chat": ["chat"],
     "bench-head": ["bench", "head"],
+    "report": ["report"],
     "convert": ["convert"],
     "prune": ["prune"],
     "inspect": ["inspect"],

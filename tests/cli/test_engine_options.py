@@ -186,7 +186,7 @@ def test_a_group_of_options_is_one_parameter() -> None:
     assert command.help == "Paint."
 
 
-@pytest.mark.parametrize("verb", ["generate", "chat", "compare", "compare show", "bench head"])
+@pytest.mark.parametrize("verb", ["generate", "chat", "compare", "compare show", "bench head", "report"])
 def test_help_fits_a_terminal(run_cli, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("COLUMNS", "80")
     outcome = run_cli(*verb.split(), "--help")

@@ -73,6 +73,11 @@ def median_ratio(
     return _estimate(median(seconds) / median(baseline_seconds), drawn)
 
 
+def median_estimate(seconds: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+    """Median of a series [R], with the interval over its rounds."""
+    return median_ratio(seconds, np.ones(len(seconds)), resamples, seed)
+
+
 def _draws(count: int, resamples: int, seed: int) -> np.ndarray | None:
     """Indices [resamples, count] drawn with replacement; None if one item leaves nothing to draw."""
     if count < 2:

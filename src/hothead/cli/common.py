@@ -147,6 +147,18 @@ def progress(description: str, total: float | None = None, unit: str = "steps") 
         yield Bar(shown, shown.add_task(description, total=total, unit=unit, counted=0))
 
 
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """``"4096,8192"`` as numbers.
+
+    Raises:
+        InputError: something else.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{name} takes whole numbers joined by commas, as in 4096,8192; found {text!r}") from None
+
+
 def short_number(value: float) -> str:
     """``1234567`` as ``1.2M``: three figures at most."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

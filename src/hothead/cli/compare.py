@@ -59,9 +59,9 @@ def compare(
     asked = read_prompts(prompts, per_group)
     with quiet_stdout(as_json):
         settings = _settings(engine, sampling, methods, repeats)
-        results = _run(engine, settings, prompts.stem, asked, output, show_texts and not as_json)
+        results = run_comparison(engine.load(), settings, prompts.stem, asked, output, show_texts and not as_json)
     _finish(results, plot, as_json)
-    _refuse_bad(results)
+    refuse_bad(results)
 
 
 @app.command()
@@ -102,15 +102,15 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
     )
 
 
-def _run(
-    engine: EngineOptions,
+def run_comparison(
+    loaded: Engine,
     settings: Settings,
     prompt_set: str,
     prompts: tuple[Prompt, ...],
     output: Path | None,
-    show_texts: bool,
+    show_texts: bool = False,
 ) -> Results:
-    loaded = engine.load()
+    """Compare with models that are loaded, going on with ``output`` if it exists, with a progress bar."""
     from hothead.bench.compare import Comparison, decoder_makers
     from hothead.bench.log import ResultLog
 
@@ -123,7 +123,7 @@ def _run(
         loaded.prior_counts,
         loaded.options.shape(),
     )
-    log = ResultLog(_header(loaded, settings, prompt_set, prompts), output)
+    log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts), output)
     comparison = Comparison(loaded.target, makers, prompts, settings, log)
     if log.resumed_blocks:
         remark = f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on"
@@ -151,7 +151,8 @@ def _saying_what_is_saved(output: Path | None) -> Iterator[None]:
         raise
 
 
-def _header(loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...]) -> "Header":
+def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...]) -> "Header":
+    """What is about to be compared."""
     from hothead.bench.compare import vocab_identity
     from hothead.bench.machine import model_identity, this_machine, versions
     from hothead.bench.schema import Header, PromptSetIdentity
@@ -234,7 +235,7 @@ def document(results: Results) -> dict[str, Any]:
     }
 
 
-def _refuse_bad(results: Results) -> None:
+def refuse_bad(results: Results) -> None:
     """
     Raises:
         HotheadError: an answer failed, or a text is not the target's.

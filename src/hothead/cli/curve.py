@@ -11,19 +11,20 @@ import typer
 
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
 from hothead.cli import common
-from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, verb_app
+from hothead.cli.common import JsonOption, numbers, print_json, print_table, quiet_stdout, verb_app
 from hothead.cli.engine_options import DTYPES, check_device, option, require_torch, with_options
 from hothead.errors import InputError
 from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import curve as report
-from hothead.report.compare import check_plot_path
+from hothead.report.figures import check_plot_path
 
 if TYPE_CHECKING:
     from hothead.engine.sampling import SamplingParams
     from hothead.models.draft import Draft
     from hothead.models.target import Target
     from hothead.replay.measure import CurveMeasurement, DynamicSetting
+    from hothead.replay.missed import EmittedTokens
     from hothead.replay.paths import Paths
 
 app = verb_app()
@@ -105,13 +106,16 @@ class CurveOptions:
             draft_sampling=self.draft_sampling,
         )
 
-    def check_dynamic(self) -> None:
+    def check_values(self) -> None:
         """
         Raises:
-            InputError: slots or sizes that are no numbers, or a policy that does not exist.
+            InputError: k, slots or sizes that are no numbers, a policy that does not exist, or a value out of range.
         """
         from hothead.dynamic import FULL_REFRESH, DynamicConfig
+        from hothead.replay.measure import check_num_steps
 
+        check_num_steps(numbers(self.num_steps, "--num-steps"))
+        self.params()
         slots = numbers(self.slots, "--slots") if self.slots is not None else (0,)
         if self.sizes is not None:
             numbers(self.sizes, "--sizes")
@@ -187,12 +191,8 @@ def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[
     import torch
 
     from hothead.models.loading import load_draft, load_target
-    from hothead.replay.measure import CurveMeasurement, check_num_steps
 
-    num_steps = numbers(options.num_steps, "--num-steps")
-    check_num_steps(num_steps)
-    options.check_dynamic()
-    params = options.params()
+    options.check_values()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     check_device(options.device)
@@ -200,20 +200,37 @@ def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[
     target = load_target(options.target, options.dtype, options.device)
     for ranking in rankings.values():
         ranking.check_tokenizer(target.tokenizer_fingerprint)
-    draft = load_draft(options.draft, target)
+    return measure_curves(options, target, load_draft(options.draft, target), prompts, rankings)
+
+
+def measure_curves(
+    options: CurveOptions,
+    target: "Target",
+    draft: "Draft",
+    prompts: tuple[Prompt, ...],
+    rankings: dict[str, TokenRanking],
+) -> AcceptanceCurves:
+    """Replay the prompts with models that are loaded, with a progress bar."""
+    from hothead.replay.measure import CurveMeasurement
+    from hothead.replay.missed import EmittedTokens
+
+    num_steps, params = numbers(options.num_steps, "--num-steps"), options.params()
     measurement = CurveMeasurement(
         draft.lm_head, rankings, prompts, num_steps, params, options.dynamic(target.vocab_size), options.every
     )
     paths = _paths(options, target, draft, prompts, next(iter(rankings.values())), max(num_steps))
+    emitted = EmittedTokens()
     try:
         with common.progress("reading answers", len(paths), "tokens") as bar:
             for path in measurement.run(paths):
                 bar.advance(1, 0 if path.answer is None else len(path.answer.path))
+                if path.answer is not None:
+                    emitted.add(path.answer.target_ids.tolist())
     except KeyboardInterrupt:
         if options.cache_folder is not None:
             common.say(f"hothead: {measurement.answers} answers are kept; the same command goes on after them")
         raise
-    return _document(options, target, prompts, rankings, measurement, paths)
+    return _document(options, target, prompts, rankings, measurement, paths, emitted)
 
 
 def _paths(
@@ -249,10 +266,11 @@ def _document(
     rankings: dict[str, TokenRanking],
     measurement: "CurveMeasurement",
     paths: "Paths",
+    emitted: "EmittedTokens",
 ) -> AcceptanceCurves:
     from hothead.bench.machine import model_identity, this_machine, versions
     from hothead.bench.schema import PromptSetIdentity
-    from hothead.replay.curve import Cost, CurveSettings, RankingIdentity
+    from hothead.replay.curve import Cost, CurveSettings, RankingIdentity, standard_sizes
 
     assert options.target is not None and options.draft is not None and options.prompts is not None
     settings: dict[str, Any] = {
@@ -279,6 +297,7 @@ def _document(
         groups=measurement.groups,
         curves=measurement.curves(),
         dynamic=measurement.dynamic(),
+        missed=emitted.missed(measurement.orders, standard_sizes(measurement.sizes.tolist())[:-1], target.tokenizer),
         skipped=tuple(measurement.skipped),
         cost=Cost(
             generate_s=paths.generate_s,
@@ -320,15 +339,3 @@ def read_rankings(paths: Sequence[Path]) -> dict[str, TokenRanking]:
     if len(set(names)) < len(names):
         raise InputError(f"two rankings are called {next(n for n in names if names.count(n) > 1)!r}; rename one file")
     return {name: TokenRanking.load(path) for name, path in zip(names, paths, strict=True)}
-
-
-def numbers(text: str, name: str) -> tuple[int, ...]:
-    """``"1,2,4"`` as numbers.
-
-    Raises:
-        InputError: something else.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{name} takes whole numbers joined by commas, as in 1,2,4; found {text!r}") from None

@@ -39,11 +39,14 @@ VERBS: tuple[Verb, ...] = (
     Verb("chat", "hothead.cli.chat", "chat", "Talk to a model in the terminal."),
     Verb("compare", "hothead.cli.compare", "app", "Compare decoding methods: speed, and the same text."),
     Verb("curve", "hothead.cli.curve", "app", "Acceptance of every draft vocabulary size, from one pass."),
+    Verb("plan", "hothead.cli.plan", "app", "Choose the vocabulary and k that decode fastest on a machine."),
+    Verb("optimize", "hothead.cli.optimize", "optimize", "Find, prove and write the fastest draft vocabulary."),
+    Verb("report", "hothead.cli.report", "report", "Everything that was measured, in one HTML page."),
     Verb("convert", "hothead.cli.convert", "convert", "Convert a token map between the tools' file formats."),
     Verb("prune", "hothead.cli.prune", "prune", "Cut a trained draft's head down to the hot rows."),
     Verb("inspect", "hothead.cli.inspect", "inspect", "Explain a map or a draft, and what is wrong with it."),
     Verb("serve", "hothead.cli.serve", "app", "Serve a model with vLLM and a hot draft head."),
-    Verb("bench head", "hothead.cli.bench_head", "bench_head", "Time LM heads of different vocabularies."),
+    Verb("bench head", "hothead.cli.bench_head", "app", "Time LM heads of different vocabularies."),
     Verb("bench server", "hothead.cli.bench_server", "app", "Compare servers with and without a hot head."),
 )
 

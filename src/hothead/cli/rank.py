@@ -17,7 +17,7 @@ from hothead.cli.common import (
     verb_app,
 )
 from hothead.errors import InputError
-from hothead.ranking.answers import AnswerLog, prompts_of
+from hothead.ranking.answers import AnswerLog, Prompt, prompts_of
 from hothead.ranking.corpus import Corpus, Format
 from hothead.ranking.counts import Counted, Counts, PartialCount, count_records
 from hothead.ranking.generate import Sampling
@@ -153,9 +153,21 @@ def rank_generated(
     asked: Corpus, spec: str, tokenizer: Tokenizer, output: Path, sampling: Sampling, batch: int
 ) -> tuple[TokenRanking, list[str]]:
     """Have a model loaded here answer; returns the ranking of its output, and why prompts were skipped."""
+    return rank_prompts(prompts_of(asked), asked.names, spec, tokenizer, output, sampling, batch)
+
+
+def rank_prompts(
+    prompts: list[Prompt],
+    names: tuple[str, ...],
+    spec: str,
+    tokenizer: Tokenizer,
+    output: Path,
+    sampling: Sampling,
+    batch: int,
+) -> tuple[TokenRanking, list[str]]:
+    """As :func:`rank_generated`, of prompts that were read from the files called ``names``."""
     from hothead.ranking.generate import LocalModel, generate_answers, generation_settings
 
-    prompts = prompts_of(asked)
     log = AnswerLog(answers_path(output), generation_settings(spec, tokenizer, sampling))
     keys = log.keys(prompts)
     if not all(log.is_done(key, prompt) for key, prompt in zip(keys, prompts, strict=True)):
@@ -173,7 +185,7 @@ def rank_generated(
                 )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(RESUME) from None
-    return rank_answers(log, keys, asked.names, tokenizer, output, f"{Path(spec).name}, {sampling}")
+    return rank_answers(log, keys, names, tokenizer, output, f"{Path(spec).name}, {sampling}")
 
 
 def rank_endpoint(

@@ -1,6 +1,7 @@
 """The result file of ``hothead curve``: versioned JSON that tables, plots, plan and report read, without torch."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,6 +156,26 @@ class DynamicResult(Record):
         )
 
 
+class MissedToken(Record):
+    """A token of the answers that a vocabulary lacks, with the text around its first occurrence."""
+
+    target_id: int
+    text: str
+    count: int
+    before: str
+    after: str
+
+
+class MissedTokens(Record):
+    """What the first ``size`` ids of a ranking lack: ``tokens`` of the answers, ``distinct`` ids, examples."""
+
+    ranking: str
+    size: int
+    tokens: int
+    distinct: int
+    examples: tuple[MissedToken, ...]
+
+
 class Cost(Record):
     """Seconds: answering; the pass of target and draft, and its full-vocabulary logits; what all sizes cost on top."""
 
@@ -172,6 +193,7 @@ class AcceptanceCurves(Record):
 
     Attributes:
         sizes: rows, ascending; the last is the full vocabulary.
+        missed: examples at a handful of sizes; none in a file of an earlier hothead.
         skipped: prompts without an answer, and why.
     """
 
@@ -191,6 +213,7 @@ class AcceptanceCurves(Record):
     groups: tuple[str, ...]
     curves: tuple[AcceptanceCurve, ...]
     dynamic: tuple[DynamicResult, ...] = ()
+    missed: tuple[MissedTokens, ...] = ()
     skipped: tuple[str, ...] = ()
     cost: Cost
 
@@ -231,9 +254,20 @@ class AcceptanceCurves(Record):
             raise InputError(f"size must be between 1 and {self.sizes[-1]}; found {size}")
         return int(np.searchsorted(self.sizes, size))
 
+    @property
+    def standard_sizes(self) -> list[int]:
+        """A handful for tables: the powers of two that a vocabulary can have, and the full one."""
+        return standard_sizes(self.sizes)
+
     def save(self, path: Path) -> None:
         """Write the JSON document, atomically."""
         write_text(path, json.dumps(self.model_dump(), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def standard_sizes(sizes: Sequence[int]) -> list[int]:
+    """Of ``sizes``, ascending: the powers of two, and the last."""
+    powers = (1 << exponent for exponent in range(int(sizes[-1]).bit_length()))
+    return [*(size for size in powers if size in sizes[:-1]), int(sizes[-1])]
 
 
 def read_curves(path: Path) -> AcceptanceCurves:

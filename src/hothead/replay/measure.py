@@ -43,6 +43,7 @@ class CurveMeasurement:
         multiple_of: sizes are multiples of this, as ``DraftVocab.from_ranking`` rounds them; 1: every number of rows.
 
     Attributes:
+        orders: in which each ranking's ids enter a vocabulary.
         sizes: int64 [S], ascending; V is the last.
         dynamic_s: seconds spent on dynamic vocabularies.
         skipped: prompts without an answer, and why.
@@ -65,9 +66,9 @@ class CurveMeasurement:
         if multiple_of < 1:
             raise InputError(f"sizes are multiples of 1 or more; found {multiple_of}")
         total = lm_head.vocab_size
-        orders = {name: SelectionOrder.of(ranking, total) for name, ranking in rankings.items()}
-        self.sizes = min((order.sizes(multiple_of) for order in orders.values()), key=len)
-        self.static = StaticReplay(lm_head, list(orders.values()), self.sizes, num_steps, params)
+        self.orders = {name: SelectionOrder.of(ranking, total) for name, ranking in rankings.items()}
+        self.sizes = min((order.sizes(multiple_of) for order in self.orders.values()), key=len)
+        self.static = StaticReplay(lm_head, list(self.orders.values()), self.sizes, num_steps, params)
         groups = [prompt.group for prompt in prompts]
         self._tallies = {(name, k): Tally(groups, k, len(self.sizes)) for name in rankings for k in num_steps}
         self._replays: dict[tuple[str, int, DynamicSetting], DynamicReplay] = {}

@@ -8,9 +8,8 @@ from hothead.bench.schema import FULL, PLAIN, Answer, Failure, Results, Settings
 from hothead.bench.stats import Estimate
 from hothead.bench.summary import OVERALL, GroupSummary, MethodSummary, count_equality, summarize
 from hothead.errors import InputError
-from hothead.files import atomic_path
+from hothead.report.figures import COLOURS, GREY, Figure, check_plot_path, legend, plain_axes, save_together
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 SECTION_LABELS = {
     "draft_head": "draft head",
     "draft_steps": "draft steps",
@@ -19,9 +18,6 @@ SECTION_LABELS = {
     "vocab_update": "vocab update",
     "other": "other",
 }
-# Okabe and Ito's colours, which stay apart for colour-blind readers and in grey.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
-GREY = "#999999"
 LEGEND = (
     "tok/s: decoded tokens over decoding time, prefill apart. accept: tokens per verify pass, bonus token included. "
     "miss%: of 100 tokens, those outside the draft vocabulary. rows%: head rows copied for 100 tokens."
@@ -148,34 +144,27 @@ def spread(summary: GroupSummary) -> str | None:
     return f"Single repeats ({summary.name}), times plain: {', '.join(ranges)}." if ranges else None
 
 
+def figures(summaries: Sequence[GroupSummary]) -> list[Figure]:
+    """Speed ratios by group, and the round by section; nothing for nothing measured."""
+    if not summaries:
+        return []
+    return [
+        Figure("speed", "Speed by task (95% interval over prompts)", lambda axes: _draw_ratios(axes, summaries)),
+        Figure("round", "Where a round's time goes", lambda axes: _draw_breakdown(axes, summaries[-1])),
+    ]
+
+
 def plot(results: Results, path: Path) -> None:
-    """Draw speed ratios by group, and the round by section, into ``path`` (.png, .svg or .pdf).
+    """Draw what :func:`figures` gives, side by side, into ``path`` (.png, .svg or .pdf).
 
     Raises:
         InputError: nothing to draw, another kind of file, or one that cannot be written.
     """
     check_plot_path(path)
-    summaries = summarize(results)
-    if not summaries:
+    found = figures(summarize(results))
+    if not found:
         raise InputError("no complete block of answers yet: nothing to plot")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
-    _draw_ratios(left, summaries)
-    _draw_breakdown(right, summaries[-1])
-    figure.suptitle(headline(results), fontsize=7)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=160)
-
-
-def check_plot_path(path: Path) -> None:
-    """
-    Raises:
-        InputError: a kind of file that is not drawn.
-    """
-    if path.suffix not in PLOT_SUFFIXES:
-        raise InputError(f"{path}: a plot is a {', '.join(PLOT_SUFFIXES)} file; found {path.suffix or 'no suffix'}")
+    save_together(found, headline(results), path)
 
 
 def _draw_ratios(axes, summaries: Sequence[GroupSummary]) -> None:  # type: ignore[no-untyped-def]
@@ -192,13 +181,14 @@ def _draw_ratios(axes, summaries: Sequence[GroupSummary]) -> None:  # type: igno
         colour = GREY if name == FULL else COLOURS[number % len(COLOURS)]
         axes.bar(at, values, width, yerr=errors, label=name, color=colour, capsize=2, error_kw={"linewidth": 0.8})
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
-    names = [f"{group.name}\n({group.prompts})" for group in summaries]
-    axes.set_xticks(range(len(summaries)), names, fontsize=7)
+    slanted = len(summaries) > 4
+    names = [f"{group.name}{' ' if slanted else chr(10)}({group.prompts})" for group in summaries]
+    axes.set_xticks(
+        range(len(summaries)), names, fontsize=7, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+    )
     axes.set_ylabel("speed, times plain decoding")
-    axes.set_title("Speed by task (95% interval over prompts)", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    if methods:
-        axes.legend(fontsize=7, frameon=False, ncols=len(methods), loc="upper left", bbox_to_anchor=(0, -0.12))
+    plain_axes(axes)
+    legend(axes, columns=4, below=0.4 if slanted else 0.18)
 
 
 def _ratio(method: MethodSummary) -> Estimate:
@@ -215,7 +205,6 @@ def _draw_breakdown(axes, group: GroupSummary) -> None:  # type: ignore[no-untyp
         axes.bar(names, heights, bottom=bottom, label=label, color=colour)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("ms per round")
-    axes.set_title("Where a round's time goes", fontsize=9)
     axes.tick_params(axis="x", labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plain_axes(axes)
+    legend(axes)

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hothead.files import atomic_path
-from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, Interval, Series
-from hothead.report.compare import COLOURS, GREY, Table, check_plot_path
+from hothead.replay.curve import AcceptanceCurve, AcceptanceCurves, Interval, MissedToken, MissedTokens, Series
+from hothead.report.compare import Table
+from hothead.report.figures import COLOURS, GREY, Figure, legend, log_scale, plain_axes, save_together, spread_indices
 
 LEGEND = (
     "accept: tokens per verify pass, bonus token included. vs full: difference to the full vocabulary on the same "
     "paths. kept%: accepted drafts per round as a share of the full vocabulary's. miss%: of 100 tokens, those outside "
     "the draft vocabulary. p1, p2, ...: share of the rounds whose first draft, first two drafts, ... were accepted."
 )
+
+ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
 def tables(curves: AcceptanceCurves) -> list[Table]:
@@ -26,16 +28,10 @@ def tables(curves: AcceptanceCurves) -> list[Table]:
     return [*found, dynamic_table(curves)] if curves.dynamic else found
 
 
-def standard_sizes(curves: AcceptanceCurves) -> list[int]:
-    """A handful of sizes for a table: powers of two that a vocabulary can have, and the full one."""
-    powers = (1 << exponent for exponent in range(curves.sizes[-1].bit_length()))
-    return [*(size for size in powers if size in curves.sizes[:-1]), curves.sizes[-1]]
-
-
 def size_table(curves: AcceptanceCurves, curve: AcceptanceCurve) -> Table:
     """One curve at standard sizes."""
     rows = []
-    for size in standard_sizes(curves):
+    for size in curves.standard_sizes:
         at = curves.index(size)
         rows.append(
             (
@@ -56,7 +52,7 @@ def size_table(curves: AcceptanceCurves, curve: AcceptanceCurve) -> Table:
 
 def group_table(curves: AcceptanceCurves, ranking: str, num_steps: int) -> Table:
     """Acceptance length of every group at standard sizes."""
-    sizes = standard_sizes(curves)
+    sizes = curves.standard_sizes
     rows = []
     for curve in curves.curves:
         if (curve.ranking, curve.num_steps) == (ranking, num_steps):
@@ -69,7 +65,7 @@ def steps_table(curves: AcceptanceCurves, ranking: str) -> Table:
     """Acceptance length of every k at standard sizes, over all prompts."""
     lengths = [curves.curve(ranking, k).acceptance_length for k in curves.settings.num_steps]
     rows = []
-    for size in standard_sizes(curves):
+    for size in curves.standard_sizes:
         rows.append((f"{size}", *(interval(length.at(curves.index(size))) for length in lengths)))
     columns = ("rows", *(f"k = {k}, 95%" for k in curves.settings.num_steps))
     return Table(f"Acceptance length, {ranking}, {curves.overall}", columns, tuple(rows))
@@ -143,50 +139,91 @@ def interval(found: Interval, form: str = ".3f") -> str:
     return f"{found.value:{form}} {found.low:{form}}{between}{found.high:{form}}"
 
 
-def plot(curves: AcceptanceCurves, path: Path) -> None:
-    """Draw acceptance length by ranking, its difference to the full vocabulary, and by task, into a picture file.
+def figures(curves: AcceptanceCurves) -> list[Figure]:
+    """At the first k: acceptance length by ranking, its difference to the full vocabulary, and by task."""
+    k, first = curves.settings.num_steps[0], curves.rankings[0].name
+    found = [
+        Figure(
+            "acceptance",
+            f"Acceptance length, k = {k} (95% over prompts)",
+            lambda axes: _draw_rankings(axes, curves, "acceptance_length"),
+        ),
+        Figure(
+            "acceptance_difference",
+            "Difference to the full vocabulary (95%, paired)",
+            lambda axes: _draw_rankings(axes, curves, "difference"),
+        ),
+        Figure("acceptance_by_task", f"Acceptance length by task, {first}", lambda axes: _draw_tasks(axes, curves)),
+    ]
+    return found if len(curves.groups) > 1 else found[:2]
 
-    Args:
-        path: .png, .svg or .pdf.
+
+def plot(curves: AcceptanceCurves, path: Path) -> None:
+    """Draw what :func:`figures` gives, side by side, into ``path`` (.png, .svg or .pdf).
 
     Raises:
         InputError: another kind of file, or one that cannot be written.
     """
-    check_plot_path(path)
-    from matplotlib.figure import Figure
+    save_together(figures(curves), headline(curves), path)
 
-    figure = Figure(figsize=(14, 4.4), layout="constrained")
-    k, names = curves.settings.num_steps[0], [ranking.name for ranking in curves.rankings]
-    lengths, differences, tasks = figure.subplots(1, 3)
-    for number, name in enumerate(names):
-        curve, colour = curves.curve(name, k), COLOURS[number % len(COLOURS)]
-        _draw(lengths, curves.sizes, curve.acceptance_length, name, colour)
-        _draw(differences, curves.sizes, curve.difference, name, colour)
-    for axes, value in ((lengths, "acceptance_length"), (differences, "difference")):
-        dynamic = [d for d in curves.dynamic if (d.group, d.num_steps) == (curves.overall, k)]
-        if dynamic:
-            rows, points = [d.size + d.slots for d in dynamic], [getattr(d, value).value for d in dynamic]
-            axes.plot(rows, points, "o", color=GREY, markersize=4, label="with slots")
-    of_first = [curve for curve in curves.curves if (curve.ranking, curve.num_steps) == (names[0], k)]
-    for number, curve in enumerate(of_first):
+
+def _draw_rankings(axes, curves: AcceptanceCurves, value: str) -> None:  # type: ignore[no-untyped-def]
+    k = curves.settings.num_steps[0]
+    for number, ranking in enumerate(curves.rankings):
+        series = getattr(curves.curve(ranking.name, k), value)
+        _draw(axes, curves.sizes, series, ranking.name, COLOURS[number % len(COLOURS)])
+    dynamic = [d for d in curves.dynamic if (d.group, d.num_steps) == (curves.overall, k)]
+    if dynamic:
+        rows, points = [d.size + d.slots for d in dynamic], [getattr(d, value).value for d in dynamic]
+        axes.plot(rows, points, "o", color=GREY, markersize=4, label="with slots")
+    if value == "difference":
+        axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("tokens per verify pass")
+    _size_axis(axes)
+
+
+def _draw_tasks(axes, curves: AcceptanceCurves) -> None:  # type: ignore[no-untyped-def]
+    first = (curves.rankings[0].name, curves.settings.num_steps[0])
+    for number, curve in enumerate(c for c in curves.curves if (c.ranking, c.num_steps) == first):
         colour = "black" if curve.group == curves.overall else COLOURS[number % len(COLOURS)]
-        label = f"{curve.group} ({curve.prompts})"
-        tasks.plot(curves.sizes, curve.acceptance_length.value, color=colour, linewidth=1.2, label=label)
-    differences.axhline(0, color="black", linewidth=0.8, linestyle=":")
-    lengths.set_title(f"Acceptance length, k = {k} (95% over prompts)", fontsize=9)
-    differences.set_title("Difference to the full vocabulary (95%, paired)", fontsize=9)
-    tasks.set_title(f"Acceptance length by task, {names[0]}", fontsize=9)
-    for axes in (lengths, differences, tasks):
-        axes.set_xscale("log")
-        axes.set_xlabel("rows of the draft vocabulary")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    figure.suptitle(headline(curves), fontsize=7)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=160)
+        label, shown = f"{curve.group} ({curve.prompts})", spread_indices(len(curves.sizes))
+        rows, lengths = ([values[i] for i in shown] for values in (curves.sizes, curve.acceptance_length.value))
+        axes.plot(rows, lengths, color=colour, linewidth=1.2, label=label)
+    axes.set_ylabel("tokens per verify pass")
+    _size_axis(axes)
+
+
+def _size_axis(axes) -> None:  # type: ignore[no-untyped-def]
+    log_scale(axes, "x")
+    axes.set_xlabel("rows of the draft vocabulary")
+    plain_axes(axes)
+    legend(axes)
 
 
 def _draw(axes, sizes: Sequence[int], series: Series, label: str, colour: str) -> None:  # type: ignore[no-untyped-def]
-    axes.plot(sizes, series.value, color=colour, linewidth=1.2, label=label)
+    shown = spread_indices(len(sizes))
+    rows = [sizes[i] for i in shown]
+    axes.plot(rows, [series.value[i] for i in shown], color=colour, linewidth=1.2, label=label)
     if series.low is not None and series.high is not None:
-        axes.fill_between(sizes, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
+        low, high = ([bound[i] for i in shown] for bound in (series.low, series.high))
+        axes.fill_between(rows, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def missed_table(missed: MissedTokens) -> Table:
+    """Examples of what a vocabulary lacks, in context."""
+    rows = [(quoted(m.text), str(m.count), f"{m.before}[{m.text}]{m.after}") for m in map(one_line, missed.examples)]
+    title = (
+        f"Missed by {missed.size} rows of {missed.ranking}: {missed.tokens} tokens, {missed.distinct} different ones"
+    )
+    return Table(title, ("token", "times", "first seen in"), tuple(rows))
+
+
+def one_line(missed: MissedToken) -> MissedToken:
+    """With line breaks and tabs shown as escapes."""
+    shown = {name: getattr(missed, name).translate(ESCAPES) for name in ("text", "before", "after")}
+    return missed.model_copy(update=shown)
+
+
+def quoted(text: str) -> str:
+    """A token between quotes, so that its spaces are seen."""
+    return f'"{text}"'
