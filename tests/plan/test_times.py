@@ -64,6 +64,21 @@ def test_a_round_takes_what_its_parts_take(models: tuple[Target, Draft, TokenRan
     assert lowest * 0.8 <= parts <= highest * 1.2
 
 
+def test_contexts_that_all_passes_share_are_no_noise(models: tuple[Target, Draft, TokenRanking]) -> None:
+    """One prompt takes three times as long as the other, plainly and verified: their ratio is certain."""
+    measurement = TimesMeasurement(*models, PROMPTS, SamplingParams(), TimesConfig((1,), repeats=1, max_new_tokens=4))
+    list(measurement.run())
+    plain, whole = (v for v in measurement._stats if v.num_steps == 0 or v.rows == 320)
+    for variant, ms in ((plain, 10.0), (whole, 12.0)):
+        for number, of_prompt in enumerate(measurement._stats[variant]):
+            for stats in of_prompt:
+                stats.sections_s["target_verify"] = (1 + 2 * number) * ms / 1000 * stats.rounds
+    found = measurement.times("float32", "cpu", model_identity("toy"), model_identity("toy")).at(1).target_verify_ms
+    for tokens, ms in ((1, 20.0), (2, 24.0)):
+        interval = found[tokens]
+        assert (interval.low, interval.value, interval.high) == pytest.approx((ms, ms, ms))
+
+
 def test_one_prompt_has_no_interval(models: tuple[Target, Draft, TokenRanking]) -> None:
     found = measure(models, TimesConfig((1,), repeats=1, max_new_tokens=4), PROMPTS[:1]).at(1)
     assert found.target_verify_ms[1].low is None

@@ -178,13 +178,23 @@ class TimesMeasurement:
         return BatchTimes(
             batch=1,
             plain_other_ms=_mean(self._ms(_Variant(0), "other")),
-            target_verify_ms={1 + v.num_steps: _mean(self._ms(v, "target_verify")) for v in (_Variant(0), *whole)},
+            target_verify_ms={tokens: _mean(ms) for tokens, ms in self._verify_ms(whole).items()},
             draft_extend_ms=_mean(np.mean([self._ms(v, "draft_extend") for v in whole], axis=0)),
             draft_step_ms=_mean(self._ms(longest, "draft_steps") / max(1, max(ks) - 1)),
             head_ms={rows: _mean(self._ms(v, "draft_head") / v.num_steps) for rows, v in sorted(heads.items())},
             updates=tuple(updates),
             other_ms=_mean(np.mean([self._ms(v, "other") + self._ms(v, "vocab_update") for v in whole], axis=0)),
         )
+
+    def _verify_ms(self, whole: Sequence[_Variant]) -> dict[int, np.ndarray]:
+        """The target's pass by tokens, float64 [P].
+
+        Prompts differ in their contexts, which all passes feel alike: what they share is levelled out, or it would
+        count as noise of their ratios. The means stay.
+        """
+        found = {1 + v.num_steps: self._ms(v, "target_verify") for v in (_Variant(0), *whole)}
+        shared = np.mean([ms / ms.mean() for ms in found.values()], axis=0)
+        return {tokens: ms / shared * (ms.mean() / (ms / shared).mean()) for tokens, ms in found.items()}
 
     def _following_ms(self, variant: _Variant) -> np.ndarray:
         """What a vocabulary costs a round: its head, and following the traffic."""

@@ -9,7 +9,7 @@ from hothead.report.curve import interval
 from hothead.report.plan_summary import vocabulary
 
 HEADLINES = {
-    DO_NOT_SPECULATE: "Do not speculate here: plain decoding is the fastest that was found.",
+    DO_NOT_SPECULATE: "Do not speculate here: nothing that was tried is shown to beat plain decoding.",
     KEEP_FULL: "Keep the full vocabulary: no smaller one decodes these prompts faster.",
 }
 
