@@ -60,7 +60,7 @@ def test_the_text_is_plain_text_and_the_draft_is_accepted(target: Target, draft:
         result = decoder.generate(MESSAGES, params)
         assert result.target_ids == plain.target_ids, method
         # An untrained or misread draft stays below 1.1.
-        assert result.stats.acceptance_length > 1.4, method
+        assert result.stats.acceptance_length > 1.2, method
 
 
 def test_the_target_is_the_model_transformers_runs(target: Target) -> None:

@@ -76,7 +76,7 @@ def test_a_draft_that_cannot_unroll_is_read_step_by_step(target: Target) -> None
         """The engine's calls alone."""
 
         def __init__(self, draft: Draft) -> None:
-            self.name, self.lm_head = draft.name, draft.lm_head
+            self.name, self.lm_head, self.vocab, self.taps = draft.name, draft.lm_head, draft.vocab, draft.taps
             self.reset, self.extend, self.step, self.rollback = draft.reset, draft.extend, draft.step, draft.rollback
 
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
