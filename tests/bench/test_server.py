@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hothead.bench.prompts import Prompt
-from hothead.bench.server import Wave, read_metrics, read_waves, summarize, waves_of
+from hothead.bench.server import Wave, portable, read_metrics, read_waves, summarize, waves_of
 from hothead.errors import InputError
 
 PAGE = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -93,3 +93,16 @@ def test_a_damaged_result_file_is_refused(tmp_path: Path) -> None:
     path.write_text('{"kind": "header"}\n')
     with pytest.raises(InputError, match="not a result file of hothead bench server"):
         read_waves(path)
+
+
+@pytest.mark.parametrize(
+    ("word", "published"),
+    [
+        ("/opt/env/bin/python", "python"),
+        ("drafts/smollm2", "drafts/smollm2"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ('{"model": "/home/me/draft", "method": "eagle"}', '{"model": "draft", "method": "eagle"}'),
+    ],
+)
+def test_published_commands_hold_no_path_of_the_machine(word: str, published: str) -> None:
+    assert portable(word) == published

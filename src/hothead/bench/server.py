@@ -38,6 +38,7 @@ METRICS = {
     "inserted": ("vllm:hothead_inserted_tokens_total",),
 }
 ACCEPT_LENGTH = "sglang:spec_accept_length"  # SGLang tells the mean only
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])/[\w.+-]+(?:/[\w.+-]+)*")
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -106,6 +107,11 @@ def waves_of(prompts: Sequence[Prompt], concurrency: int) -> Iterator[tuple[str,
         yield from ((group, members[start : start + size]) for start in range(0, len(members), size))
 
 
+def portable(word: str) -> str:
+    """A word of a command as it can be published: of every absolute path in it only the last part."""
+    return ABSOLUTE_PATH.sub(lambda found: found[0].rstrip("/").rsplit("/", 1)[-1], word)
+
+
 def run(
     servers: Sequence[Server],
     prompts: Sequence[Prompt],
@@ -122,7 +128,7 @@ def run(
     header = Header(
         versions=versions(),
         machine=this_machine("cpu"),
-        commands={server.name: list(server.command) for server in servers},
+        commands={server.name: [portable(word) for word in server.command] for server in servers},
         load=load,
         prompt_set=prompt_set,
         prompts_digest=prompts_digest(prompts),
