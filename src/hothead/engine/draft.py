@@ -82,10 +82,10 @@ def _tree(
     is_sampled = params.drafts_by_sampling
     levels: list[Level] = []
     parents: list[Tensor] = []  # of each level's candidates, as indices into all candidates
-    log_qs: list[Tensor] = []  # of each frontier
+    log_qs: list[Tensor] = []  # of each frontier; the first is the last committed token alone
+    q_rows: list[Tensor] = []  # of each level's candidates, as rows of all of these
     path_log_probs = scores = hidden.new_zeros(1, dtype=torch.float32)
     frontier = torch.full((1,), -1, device=hidden.device)  # indices into all candidates
-    given = 0  # tokens the draft has taken in
     for step in range(num_steps):
         with watch.section("draft_head"):
             log_q = head.log_probs(hidden, params.temperature if is_sampled else 1.0)
@@ -93,6 +93,7 @@ def _tree(
                 level = sampled_children(log_q, path_log_probs, scores, head.target_ids, shape.topk, generator)
             else:
                 level = likeliest_children(log_q, path_log_probs, head.target_ids, shape.topk)
+            q_rows.append(level.parents + sum(map(len, log_qs)))
             log_qs.append(log_q)
             parents.append(frontier[level.parents])
             before = sum(len(other.scores) for other in levels)
@@ -101,23 +102,18 @@ def _tree(
             frontier, path_log_probs, scores = before + kept, level.path_log_probs[kept], level.scores[kept]
         if step + 1 < num_steps:
             with watch.section("draft_steps"):
-                row = level.parents[kept]
-                of_draft = row + (given - len(log_q)) if step else torch.full_like(row, -1)
-                hidden = draft.step(level.target_ids[kept], hidden[row], of_draft)
-                given += len(kept)
+                # The draft was given every frontier but the first, so its count of tokens is one behind these rows.
+                hidden = draft.step(level.target_ids[kept], hidden[level.parents[kept]], q_rows[-1][kept] - 1)
     with watch.section("draft_head"):
         chosen = best(torch.cat([level.scores for level in levels]), shape.width - 1)
         all_parents = torch.cat(parents)
         new_index = torch.full((len(all_parents) + 1,), -1, device=hidden.device)  # the last entry is the root's, -1
         new_index[chosen] = torch.arange(len(chosen), device=hidden.device)
-        rows = torch.cat(
-            [level.parents + sum(map(len, log_qs[:number])) for number, level in enumerate(levels)]
-        )  # of log_qs
         target_ids = torch.cat([level.target_ids for level in levels])[chosen]
         new_parents = new_index[all_parents[chosen]]
         if not is_sampled:
             return Proposal(target_ids, new_parents)
-        return Proposal(target_ids, new_parents, torch.cat(log_qs).exp(), rows[chosen], _row_ids(head))
+        return Proposal(target_ids, new_parents, torch.cat(log_qs).exp(), torch.cat(q_rows)[chosen], _row_ids(head))
 
 
 def _row_ids(head: HotHead) -> Tensor:

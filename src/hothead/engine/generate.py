@@ -214,7 +214,7 @@ class GenerationStream:
                 cache.keep(committed + 1, verdict.path)
             emitted = verdict.target_ids
             new_ids = torch.tensor(emitted, device=device)
-            verified = torch.tensor([0, *(token + 1 for token in verdict.path)], device=device)
+            verified = _verified_rows(proposal, verdict)
             features = output.features[verified]
             stats.rounds += 1
             if hot is not None:
@@ -261,6 +261,13 @@ def _window(proposal: Proposal, committed: int) -> Window | None:
         return None
     root = proposal.parents.new_full((1,), -1)
     return tree_window(torch.cat([root, proposal.parents + 1]), committed)
+
+
+def _verified_rows(proposal: Proposal, verdict: Verdict) -> slice | list[int]:
+    """Rows of the verify pass that stand. A chain's are the first ones: a view, where gathering would copy logits."""
+    if proposal.parents is None:
+        return slice(len(verdict.target_ids))
+    return [0, *(token + 1 for token in verdict.path)]
 
 
 def _nothing(device: torch.device) -> Proposal:

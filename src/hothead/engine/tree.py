@@ -38,10 +38,7 @@ class DraftShape:
             raise InputError(f"num_steps must be at least 1; found {self.num_steps}")
         if self.topk < 1:
             raise InputError(f"topk must be at least 1; found {self.topk}")
-        if self.num_draft_tokens is None:
-            wanted = self.num_steps + 1 if self.topk == 1 else 2 * self.num_steps + 1
-            object.__setattr__(self, "num_draft_tokens", min(wanted, self.most_tokens))
-        if self.topk == 1 and self.num_draft_tokens != self.num_steps + 1:
+        if self.topk == 1 and self.width != self.num_steps + 1:
             raise InputError(
                 f"a chain (topk 1) of {self.num_steps} steps verifies {self.num_steps + 1} tokens, the last committed "
                 f"one included; found num_draft_tokens {self.num_draft_tokens}"
@@ -55,8 +52,9 @@ class DraftShape:
     @property
     def width(self) -> int:
         """Tokens of a verify pass."""
-        assert self.num_draft_tokens is not None
-        return self.num_draft_tokens
+        if self.num_draft_tokens is not None:
+            return self.num_draft_tokens
+        return min((self.num_steps if self.topk == 1 else 2 * self.num_steps) + 1, self.most_tokens)
 
     @property
     def most_tokens(self) -> int:
