@@ -6,12 +6,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hothead.errors import InputError
+
+Document = TypeVar("Document", bound=BaseModel)
 
 
 @contextmanager
@@ -58,6 +62,56 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write ``value`` as indented JSON to ``path`` atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, expected: str) -> Any:
+    """Parse a JSON file.
+
+    Args:
+        expected: what it should be, for the message.
+
+    Raises:
+        InputError: missing, unreadable, or not JSON.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected {expected}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable JSON file ({error}); expected {expected}") from error
+
+
+def validated(kind: type[Document], found: Any, path: Path, name: str) -> Document:
+    """``found``, parsed from ``path``, as a record; ``name`` says what it is.
+
+    Raises:
+        InputError: a field is missing, unknown or wrong; the first one is named.
+    """
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}: a damaged {name} ({where}: {first['msg']}); make it again") from error
+
+
+def read_document(path: Path, kind: type[Document], format: str, version: int, name: str, expected: str) -> Document:
+    """Read a versioned JSON document of ours.
+
+    Args:
+        name: what it is, as in "a damaged curve".
+        expected: said of a file that is something else.
+
+    Raises:
+        InputError: missing, something else, of another version, or damaged.
+    """
+    shape = f"a JSON object of format {format!r}"
+    found = read_json(path, shape)
+    if not isinstance(found, dict) or found.get("format") != format:
+        raise InputError(f"{path}: {expected} (expected {shape})")
+    if found.get("version") != version:
+        raise InputError(f"{path}: a {name} of version {found.get('version')}; this hothead reads version {version}")
+    return validated(kind, found, path, name)
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:

@@ -1,17 +1,14 @@
 """The result file of ``hothead bench head``: versioned JSON that tables, plots and the report read, without torch."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from hothead.bench.roofline import HeadWork, attainable_flops_per_s, head_work
 from hothead.bench.schema import Machine, Record
 from hothead.bench.stats import Estimate
 from hothead.errors import InputError
-from hothead.files import write_text
+from hothead.files import read_json, validated, write_text
 
 FORMAT = "hothead.bench_head"
 VERSION = 2  # version 1 had one head and one batch, and did not name itself
@@ -178,12 +175,7 @@ def read_head_bench(path: Path) -> HeadBench:
         InputError: missing, something else, of an unknown version, or damaged.
     """
     path = Path(path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected what hothead bench head wrote") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})") from error
+    found = read_json(path, "what hothead bench head wrote")
     if not is_head_bench(found):
         raise InputError(f"{path}: not a result of hothead bench head (expected format {FORMAT!r})")
     try:
@@ -194,13 +186,9 @@ def read_head_bench(path: Path) -> HeadBench:
                 f"{path}: a head benchmark of version {found.get('version')}; this hothead reads versions 1 and "
                 f"{VERSION}"
             )
-        return HeadBench.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: a damaged head benchmark ({where}: {first['msg']})") from error
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: a damaged head benchmark ({error})") from error
+    return validated(HeadBench, found, path, "head benchmark")
 
 
 def _is_version_1(found: dict[str, Any]) -> bool:

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hothead.bench.schema import Machine, ModelIdentity, PromptSetIdentity, Record
 from hothead.errors import InputError
-from hothead.files import write_text
+from hothead.files import read_document, write_text
 from hothead.replay.curve import Interval, RankingIdentity
 
 TIMES_FORMAT = "hothead.times"
@@ -240,16 +240,13 @@ class Plan(Record):
         _write(self, path)
 
 
-Document = TypeVar("Document", Times, Plan)
-
-
 def read_times(path: Path) -> Times:
     """Read a times file.
 
     Raises:
         InputError: missing, something else, of another version, or damaged.
     """
-    return _read(Path(path), Times, TIMES_FORMAT, "times (see docs/plan.md)")
+    return read_document(Path(path), Times, TIMES_FORMAT, VERSION, TIMES_FORMAT, "expected times: see docs/plan.md")
 
 
 def read_plan(path: Path) -> Plan:
@@ -258,26 +255,8 @@ def read_plan(path: Path) -> Plan:
     Raises:
         InputError: missing, something else, of another version, or damaged.
     """
-    return _read(Path(path), Plan, PLAN_FORMAT, "what hothead plan -o wrote")
+    return read_document(Path(path), Plan, PLAN_FORMAT, VERSION, PLAN_FORMAT, "expected what hothead plan -o wrote")
 
 
 def _write(document: Record, path: Path) -> None:
     write_text(path, json.dumps(document.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _read(path: Path, kind: type[Document], format: str, expected: str) -> Document:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected {expected}")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})") from error
-    if not isinstance(found, dict) or found.get("format") != format:
-        raise InputError(f"{path}: expected {expected} (a JSON object of format {format!r})")
-    if found.get("version") != VERSION:
-        raise InputError(f"{path}: {format} of version {found.get('version')}; this hothead reads version {VERSION}")
-    try:
-        return kind.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: damaged {format} ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from hothead.bench.schema import Machine, ModelIdentity, PromptSetIdentity, Record
 from hothead.errors import InputError
-from hothead.files import write_text
+from hothead.files import read_document, write_text
 from hothead.replay.tally import OVERALL, Bands, GroupTally
 
 FORMAT = "hothead.curve"
@@ -276,22 +275,7 @@ def read_curves(path: Path) -> AcceptanceCurves:
     Raises:
         InputError: missing, something else, of another version, or damaged.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected what hothead curve -o wrote")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: not a result of hothead curve (expected format {FORMAT!r})")
-    if found.get("version") != VERSION:
-        raise InputError(f"{path}: a curve of version {found.get('version')}; this hothead reads version {VERSION}")
-    try:
-        return AcceptanceCurves.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: a damaged curve ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
+    return read_document(Path(path), AcceptanceCurves, FORMAT, VERSION, "curve", "not a result of hothead curve -o")
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
