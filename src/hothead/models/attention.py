@@ -46,12 +46,17 @@ def _attend_many(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor | Non
     n, length = query.shape[1], key.shape[1]
     mask = None
     if unseen is not None or length > n:
-        mask = torch.ones(n, length, dtype=torch.bool, device=query.device)
-        hidden = causal_unseen(n, query.device) if unseen is None else unseen
-        mask[:, length - hidden.shape[1] :] = ~hidden
+        mask = seen_mask(causal_unseen(n, query.device) if unseen is None else unseen, length)
     return functional.scaled_dot_product_attention(
         query[None], key[None], value[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )[0]
+
+
+def seen_mask(unseen: Tensor, length: int) -> Tensor:
+    """bool [n, L], True where a query sees a key, of ``unseen``, bool [n, m], over the last m keys."""
+    mask = unseen.new_ones(unseen.shape[0], length)
+    mask[:, length - unseen.shape[1] :] = ~unseen
+    return mask
 
 
 @lru_cache(maxsize=64)

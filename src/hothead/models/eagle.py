@@ -26,6 +26,7 @@ FAMILIES: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "qwen2": (modeling_qwen2.Qwen2DecoderLayer, modeling_qwen2.Qwen2RotaryEmbedding),
 }
 
+EAGLE3_HINT = " (d2t, t2d, norm and lm_head belong to EAGLE-3 drafts, which have a hidden_norm too)"
 CHAIN_BLOCK = 128  # chains unrolled together; each attends over all their drafts, its own unmasked
 
 
@@ -61,7 +62,7 @@ class EagleDraft:
         hidden = config.hidden_size
         expected["fc.weight"] = (hidden, 2 * hidden)
         optional = {"fc.bias": (hidden,), "embed_tokens.weight": (target.lm_head.vocab_size, hidden)}
-        _check_tensors(tensors, expected, optional)
+        check_tensors("EAGLE-1/2", tensors, expected, optional, hint=EAGLE3_HINT)
 
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
@@ -69,7 +70,7 @@ class EagleDraft:
         self._layer = FusedLayer(layer.to(device, dtype))
         self._rotary = Rotary(rotary_class(config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
-        self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else _plain_rows(target)
+        self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
         self.reset(512)
 
     def reset(self, capacity: int) -> None:
@@ -121,7 +122,7 @@ class EagleDraft:
         return self._layer(x, rotation, self._cache, 0, None if window is None else window.unseen)
 
 
-def _plain_rows(target: CausalLM) -> Tensor:
+def plain_rows(target: CausalLM) -> Tensor:
     """The target's embedding, [V, H]."""
     if type(target.embedding) is not nn.Embedding:
         raise DraftMismatch(
@@ -148,17 +149,27 @@ def _check_sizes(config: PreTrainedConfig, target: CausalLM) -> None:
         )
 
 
-def _check_tensors(
-    tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]], optional: dict[str, tuple[int, ...]]
+def check_tensors(
+    kind: str,
+    tensors: dict[str, Tensor],
+    expected: dict[str, tuple[int, ...]],
+    optional: dict[str, tuple[int, ...]],
+    hint: str = "",
 ) -> None:
+    """
+    Args:
+        kind: of checkpoint.
+        expected, optional: shape of each tensor that must, and may, be there.
+        hint: what extra tensors may mean.
+
+    Raises:
+        DraftMismatch: a missing, extra or misshapen tensor, by name.
+    """
     missing = sorted(expected.keys() - tensors.keys())
     extra = sorted(tensors.keys() - expected.keys() - optional.keys())
     if missing or extra:
         parts = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("extra", extra)) if names]
-        hint = (
-            " (d2t, t2d, norm or lm_head tensors belong to EAGLE-3, which this loader does not read)" if extra else ""
-        )
-        raise DraftMismatch(f"not an EAGLE-1/2 checkpoint: {'; '.join(parts)}{hint}")
+        raise DraftMismatch(f"not an {kind} checkpoint: {'; '.join(parts)}{hint if extra else ''}")
     for name, shape in {**expected, **optional}.items():
         if name in tensors and tuple(tensors[name].shape) != shape:
             raise DraftMismatch(

@@ -17,7 +17,7 @@ from hothead.errors import DraftMismatch
 from hothead.export.checks import ids_of_offsets
 from hothead.head import LMHead
 from hothead.models.cache import KVCache
-from hothead.models.eagle import _check_tensors, _plain_rows
+from hothead.models.eagle import check_tensors, plain_rows
 from hothead.models.fused import FusedLayer, RMSNorm, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
@@ -87,7 +87,7 @@ class Eagle3Draft:
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)
         norm.weight = nn.Parameter(tensors["norm.weight"], requires_grad=False)
         self._norm = RMSNorm(norm)
-        self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else _plain_rows(target)
+        self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
         self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head.vocab_size)
         self.reset(512)
 
@@ -102,7 +102,7 @@ class Eagle3Draft:
         if rows != total:
             expected["d2t"] = (rows,)
         optional = {"fc.bias": (width,), "embed_tokens.weight": (total, width), "t2d": (total,), "d2t": (rows,)}
-        _check_tensors(tensors, expected, optional)
+        check_tensors("EAGLE-3", tensors, expected, optional)
         if width != target.hidden_size and "embed_tokens.weight" not in tensors:
             raise DraftMismatch(
                 f"the draft's hidden size is {width} and the target's {target.hidden_size}: it must bring its own "

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hothead.errors import InputError
 from hothead.head import LMHead
-from hothead.models.attention import use_cpu_attention
+from hothead.models.attention import seen_mask, use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument
 from hothead.models.fused import FusedBody, can_fuse
 from hothead.models.window import Window
@@ -152,9 +152,7 @@ class TransformersBody:
         if taps:
             arguments["output_hidden_states"] = True
         if window is not None:
-            n, length = len(target_ids), cache.length + len(target_ids)
-            mask = torch.ones(n, length, dtype=torch.bool, device=target_ids.device)
-            mask[:, length - window.unseen.shape[1] :] = ~window.unseen
+            mask = seen_mask(window.unseen, cache.length + len(target_ids))
             arguments |= {"attention_mask": mask[None, None], "position_ids": window.positions[None]}
         output = self._body(input_ids=target_ids[None], **arguments)
         last = output.last_hidden_state[0]
@@ -214,7 +212,7 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
     if getattr(config, "is_encoder_decoder", False):
         unsupported.add("an encoder")
     if len(getattr(model.base_model, "layers", [None])) == 0:
-        unsupported.add("no layers left: another CausalLM took them")
+        raise InputError(f"{type(model).__name__} has no layers left: another CausalLM took them; load the model anew")
     if unsupported:
         found = ", ".join(sorted(unsupported))
         raise InputError(f"{type(model).__name__} has {found}; only decoders with attention layers can be rolled back")
