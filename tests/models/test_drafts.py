@@ -296,3 +296,11 @@ def test_a_missing_target_is_refused(tmp_path: Path) -> None:
         load_target(str(tmp_path / "nothing.gguf"))
     with pytest.raises(InputError, match="dtype"):
         load_target(str(save_toy_target(tmp_path / "t")), dtype="int3")
+
+
+def test_a_config_that_contradicts_itself_is_one_line(target: Target, tmp_path: Path) -> None:
+    folder = save_toy_eagle(tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 33}), encoding="utf-8")
+    with pytest.raises(DraftMismatch, match=r"no possible layer .*33.* not a multiple"):
+        load_draft(str(folder), target)

@@ -5,7 +5,11 @@ feature f_{t+1}; the target's own LM head turns that into a token. The embedding
 checkpoint brings one.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedConfig
@@ -120,6 +124,21 @@ class EagleDraft:
         x = self._fc(torch.cat([embedded, features], dim=-1))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, x.device)
         return self._layer(x, rotation, self._cache, 0, None if window is None else window.unseen)
+
+
+def config_of(make: Callable[..., Any], fields: dict[str, Any]) -> Any:
+    """``make(**fields)``, a transformers config.
+
+    Raises:
+        DraftMismatch: the fields contradict each other.
+    """
+    try:
+        return make(**fields)
+    except StrictDataclassError as error:
+        last = str(error).strip().splitlines()[-1].strip()
+        raise DraftMismatch(
+            f"the draft's config.json describes no possible layer ({last}); expected the one it was trained with"
+        ) from error
 
 
 def plain_rows(target: CausalLM) -> Tensor:

@@ -17,7 +17,7 @@ from hothead.errors import DraftMismatch
 from hothead.export.checks import ids_of_offsets
 from hothead.head import LMHead
 from hothead.models.cache import KVCache
-from hothead.models.eagle import check_tensors, plain_rows
+from hothead.models.eagle import check_tensors, config_of, plain_rows
 from hothead.models.fused import FusedLayer, RMSNorm, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
@@ -65,7 +65,7 @@ class Eagle3Draft:
         inner = config.get("transformer_layer_config") or config
         if inner.get("model_type", "llama") != "llama":
             raise DraftMismatch(f"EAGLE-3 drafts with {inner['model_type']!r} layers are not supported; expected llama")
-        layer_config = LlamaConfig(**{key: value for key, value in inner.items() if key != "model_type"})
+        layer_config: LlamaConfig = config_of(LlamaConfig, {k: v for k, v in inner.items() if k != "model_type"})
         if layer_config.num_hidden_layers != 1:
             raise DraftMismatch(f"an EAGLE-3 draft has 1 layer; found {layer_config.num_hidden_layers}")
         self._cache_dtype = torch.float32 if target.device.type == "cpu" else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -16,7 +17,7 @@ from hothead.errors import DraftMismatch, InputError, TokenizerMismatch
 from hothead.export.arrays import read_config
 from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
-from hothead.models.eagle import EagleDraft
+from hothead.models.eagle import EagleDraft, config_of
 from hothead.models.eagle3 import Eagle3Draft
 from hothead.models.target import Target
 from hothead.tokenizer import fingerprint, load_tokenizer, quiet_transformers, resolve_model
@@ -94,7 +95,9 @@ def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
             if source.gguf_file is not None:
                 return _load_gguf(source.location, arguments, DTYPES[dtype], device)
             return _on(device, AutoModelForCausalLM.from_pretrained(source.location, dtype=DTYPES[dtype]))
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        except (
+            OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+        ) as error:  # fmt: skip
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"{spec}: cannot be loaded as a causal LM ({first})") from error
 
@@ -123,7 +126,7 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     if not isinstance(raw, dict) or "model_type" not in raw:
         raise DraftMismatch(f"{path}: says no model_type; expected llama or qwen2")
     try:
-        return AutoConfig.for_model(**raw)
+        return config_of(AutoConfig.for_model, raw)
     except (ValueError, TypeError, KeyError) as error:
         raise DraftMismatch(f"{path}: model_type {raw['model_type']!r} is not known ({error})") from error
 
