@@ -10,7 +10,7 @@ import typer
 from hothead.bench.head_results import HeadBench, HeadBenchConfig, HeadSeries, read_head_bench
 from hothead.cli import common
 from hothead.cli.common import JsonOption, numbers, print_json, print_table, quiet_stdout, verb_app
-from hothead.cli.engine_options import DTYPES, check_device, option, require_torch, with_options
+from hothead.cli.engine_options import DTYPES, check_device, check_threads, option, require_torch, with_options
 from hothead.errors import InputError
 from hothead.report import head as report
 from hothead.report.figures import check_plot_path
@@ -87,13 +87,8 @@ def bench_head(
     """Time LM heads: full, static, with slots, and the updates that keep them hot."""
     if ctx.invoked_subcommand is not None:
         return
-    if options.threads is not None and options.threads < 1:
-        raise InputError(f"--threads must be at least 1; found {options.threads}")
-    for path in (output, plot):
-        if path is not None:
-            common.check_output(path)
-    if plot is not None:
-        check_plot_path(plot)
+    check_threads(options.threads)
+    common.check_outputs(output, plot=plot)
     _ = options.dtypes, options.shapes, options.config  # before torch is loaded
     require_torch()
     with quiet_stdout(as_json):

@@ -48,6 +48,17 @@ def one_line(message: object) -> str:
     return " ".join(str(message).split())
 
 
+def check_outputs(*files: Path | None, plot: Path | None = None) -> None:
+    """:func:`check_output` of each file there is, and of a plot that it is of a kind that can be drawn."""
+    for path in (*files, plot):
+        if path is not None:
+            check_output(path)
+    if plot is not None:
+        from hothead.report.figures import check_plot_path  # not for a help screen
+
+        check_plot_path(plot)
+
+
 def check_output(path: Path) -> None:
     """Find out before the work, not after it, that a file cannot be written.
 

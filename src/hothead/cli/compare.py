@@ -51,11 +51,7 @@ def compare(
         raise InputError("give the prompts: --prompts FILE")
     if repeats < 1:
         raise InputError(f"--repeats must be at least 1; found {repeats}")
-    for path in (output, plot):
-        if path is not None:
-            common.check_output(path)
-    if plot is not None:
-        report.check_plot_path(plot)
+    common.check_outputs(output, plot=plot)
     asked = read_prompts(prompts, per_group)
     with quiet_stdout(as_json):
         settings = _settings(engine, sampling, methods, repeats)

@@ -12,7 +12,7 @@ import typer
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
 from hothead.cli import common
 from hothead.cli.common import JsonOption, numbers, print_json, print_table, quiet_stdout, verb_app
-from hothead.cli.engine_options import DTYPES, check_device, option, require_torch, with_options
+from hothead.cli.engine_options import DTYPES, check_device, check_threads, option, require_torch, with_options
 from hothead.errors import InputError
 from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
@@ -74,8 +74,7 @@ class CurveOptions:
                 raise InputError(f"give the {name}: --{name}; a curve needs a target, a draft, a ranking and prompts")
         if self.dtype not in DTYPES:
             raise InputError(f"--dtype must be one of {', '.join(DTYPES)}; found {self.dtype!r}")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"--threads must be at least 1; found {self.threads}")
+        check_threads(self.threads)
         if self.every < 1:
             raise InputError(f"--every must be at least 1; found {self.every}")
         if self.slots is None and (self.sizes is not None or self.policy):
@@ -159,11 +158,7 @@ def curve(
     if ctx.invoked_subcommand is not None:
         return
     options.check()
-    for path in (output, plot):
-        if path is not None:
-            common.check_output(path)
-    if plot is not None:
-        check_plot_path(plot)
+    common.check_outputs(output, plot=plot)
     require_torch()
     assert options.prompts is not None and options.ranking is not None
     prompts = read_prompts(options.prompts, options.per_group)

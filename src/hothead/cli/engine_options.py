@@ -117,8 +117,7 @@ class EngineOptions:
             raise InputError("give the target: --target FOLDER, FILE.gguf, HUB/NAME or package:NAME")
         if self.dtype not in DTYPES:
             raise InputError(f"--dtype must be one of {', '.join(DTYPES)}; found {self.dtype!r}")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"--threads must be at least 1; found {self.threads}")
+        check_threads(self.threads)
         if self.num_steps < 1:
             raise InputError(f"--num-steps must be at least 1; found {self.num_steps}")
         if self.draft_topk < 1:
@@ -221,6 +220,15 @@ def require_torch() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError("the embedded engine needs torch, which is not installed: pip install 'hothead[engine]'")
+
+
+def check_threads(threads: int | None) -> None:
+    """
+    Raises:
+        InputError: fewer than 1.
+    """
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads must be at least 1; found {threads}")
 
 
 def check_device(device: str) -> None:

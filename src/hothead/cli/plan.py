@@ -9,9 +9,8 @@ import typer
 
 from hothead.bench.prompts import Prompt, read_prompts
 from hothead.cli import common
-from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, verb_app
-from hothead.cli.curve import numbers
-from hothead.cli.engine_options import check_device, option, require_torch, with_options
+from hothead.cli.common import JsonOption, numbers, print_json, print_table, quiet_stdout, verb_app
+from hothead.cli.engine_options import check_device, check_threads, option, require_torch, with_options
 from hothead.errors import InputError
 from hothead.plan.choice import make_plan
 from hothead.plan.schema import Plan, Times, read_plan, read_times
@@ -65,8 +64,7 @@ class TimesOptions:
                 )
         if min(self.timed_prompts, self.repeats) < 1 or self.timed_tokens < 2:
             raise InputError("--timed-prompts and --repeats must be at least 1, --timed-tokens at least 2")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"--threads must be at least 1; found {self.threads}")
+        check_threads(self.threads)
 
 
 @app.callback(invoke_without_command=True)
@@ -87,11 +85,7 @@ def plan(
     if curve is None:
         raise InputError("give the acceptance: --curve FILE, as hothead curve -o writes it")
     options.check()
-    for path in (output, plot, options.save_times):
-        if path is not None:
-            common.check_output(path)
-    if plot is not None:
-        check_plot_path(plot)
+    common.check_outputs(output, options.save_times, plot=plot)
     curves = read_curves(curve)
     batches = numbers(batch, "--batch")
     if options.times is None and batches != (1,):
