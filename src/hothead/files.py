@@ -77,7 +77,7 @@ def read_json(path: Path, expected: str) -> Any:
         raise InputError(f"{path}: no such file; expected {expected}")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable JSON file ({error}); expected {expected}") from error
 
 

@@ -21,7 +21,11 @@ def stream(text: str, stop: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     return made.text, pieces
 
 
-@given(st.text())
+def without_special_tokens(text: str) -> bool:
+    return not any(token in text for token in TOKENIZER.all_special_tokens)
+
+
+@given(st.text().filter(without_special_tokens))
 def test_bytes_become_the_text(text: str) -> None:
     assert stream(text)[0] == text
 

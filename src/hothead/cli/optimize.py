@@ -1,7 +1,5 @@
 """``hothead optimize``: from prompts to a vocabulary with its evidence: rank, curve, times, plan, write, verify."""
 
-import importlib
-import importlib.util
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +31,7 @@ from hothead.plan.workspace import Workspace, file_digest
 from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import optimize as report
+from hothead.report.html import write_report
 from hothead.vocab import DraftVocab, SelectionOrder
 
 if TYPE_CHECKING:
@@ -211,8 +210,8 @@ class Optimization:
             "verifying run": folder / RUN,
         }  # fmt: skip
         files = {**evidence, **handed_over.files}
-        page = write_report([ranking_path, *(folder / name for name in (CURVE, PLAN, RUN))], folder / REPORT)
-        return Outcome(plan, results, verification, handed_over, files if page is None else {**files, "report": page})
+        write_report([ranking_path, *(folder / name for name in (CURVE, PLAN, RUN))], folder / REPORT)
+        return Outcome(plan, results, verification, handed_over, {**files, "report": folder / REPORT})
 
     def _made_from(self, **more: Any) -> dict[str, Any]:
         """What every stage depends on."""
@@ -327,11 +326,3 @@ def held_out(prompts: tuple[Prompt, ...]) -> tuple[tuple[Prompt, ...], tuple[Pro
             "--ranking FILE"
         )
     return tuple(halves[0]), tuple(halves[1])
-
-
-def write_report(files: list[Path], output: Path) -> Path | None:
-    """The HTML report on these files; None in an installation without it."""
-    if importlib.util.find_spec("hothead.report.html") is None:
-        return None
-    importlib.import_module("hothead.report.html").write_report(files, output)
-    return output

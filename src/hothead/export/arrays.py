@@ -1,6 +1,5 @@
 """EAGLE-3's d2t and t2d as arrays: in ``d2t.npy`` and ``t2d.npy``, or as tensors of a safetensors checkpoint."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from hothead.errors import InputError
 from hothead.export import checks
 from hothead.export.base import Content, Known, Loaded, TokenMap, check_digest, ids_digest
-from hothead.files import atomic_path, write_safetensors
+from hothead.files import atomic_path, read_json, write_safetensors
 
 MAP_METADATA = "hothead.eagle3_map"
 
@@ -126,10 +125,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})") from error
+    config = read_json(path, "a checkpoint's config")
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object; found a {type(config).__name__}")
     return config

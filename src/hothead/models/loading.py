@@ -1,6 +1,5 @@
 """From a name on the command line to a target or a draft in memory."""
 
-import json
 import pickle
 import warnings
 from pathlib import Path
@@ -15,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from hothead.errors import DraftMismatch, InputError, TokenizerMismatch
 from hothead.export.arrays import read_config
+from hothead.files import read_json
 from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft, config_of
@@ -117,12 +117,7 @@ def _on(device: str, model: Any) -> PreTrainedModel:
 
 def _read_config(folder: Path) -> PreTrainedConfig:
     path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; a draft folder holds config.json and its weights") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})") from error
+    raw = read_json(path, "the draft's config.json, beside its weights")
     if not isinstance(raw, dict) or "model_type" not in raw:
         raise DraftMismatch(f"{path}: says no model_type; expected llama or qwen2")
     try:

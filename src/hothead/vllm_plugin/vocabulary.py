@@ -1,7 +1,6 @@
 """From settings to the draft vocabulary: reading the file they name and choosing rows."""
 
 import dataclasses
-import json
 import math
 import pickle
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from hothead.errors import InputError
 from hothead.export.base import Known, read_map
+from hothead.files import read_json
 from hothead.ranking.ranking import TokenRanking
 from hothead.tokenizer import Tokenizer, byte_target_ids, fingerprint, load_tokenizer, special_target_ids
 from hothead.vllm_plugin.settings import Settings
@@ -111,11 +111,7 @@ def _read_list(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".json":
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{path}: not a readable JSON file ({error})") from error
-        return value.get("target_ids") if isinstance(value, dict) else value
+        return read_json(path, "a list of frequencies by target id")
     if path.suffix == ".pt":
         import torch
 
@@ -125,4 +121,4 @@ def _read_list(path: Path) -> Any:
             raise InputError(f"{path}: holds more than numbers, which could run code; refused") from error
         except Exception as error:  # damaged pickles fail in as many ways as there are opcodes
             raise InputError(f"{path}: not a readable .pt file ({type(error).__name__})") from error
-    raise InputError(f"{path}: expected .json, .pt or .safetensors; found {path.suffix or 'no suffix'}")
+    raise InputError(f"{path}: expected .json or .pt; found {path.suffix or 'no suffix'}")
