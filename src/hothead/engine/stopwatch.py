@@ -113,9 +113,12 @@ _listening: list[Profiler] = []  # the last one takes the spans; beside LISTENER
 
 def _inner_span(name: str) -> AbstractContextManager[None]:
     """What :func:`hothead.spans.span` opens inside a section."""
-    if torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+    if torch.compiler.is_compiling():
         return NOTHING
-    return _Span(_listening[-1], name)
+    profiler = _listening[-1]
+    if profiler._synchronize is not None and torch.cuda.is_current_stream_capturing():
+        return NOTHING
+    return _Span(profiler, name)
 
 
 def span_cost_s(device: torch.device, count: int = 2000) -> float:
