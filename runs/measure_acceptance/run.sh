@@ -19,21 +19,21 @@ measure() { # measure NAME OPTIONS...: results/NAME.json, unless it is there
   [ -e "results/$1.json" ] || $curve -o "results/$1.json" "${@:2}"
 }
 
-# 1. All of Spec-Bench, greedy, with the ranking of the target's own answers.
-measure curve_spec_bench --prompts "$spec_bench" --ranking $ranking --num-steps 4,2,6 --every 128 \
-  --slots 512 --rows 12288,4928
-
-# 2. Sampled answers and drafts: 10 prompts of each group.
-for temperature in 0.9 1.0; do
-  measure curve_temperature_$temperature --prompts "$spec_bench" --per-group 10 --ranking $ranking --every 128 \
-    --temperature $temperature --seed 1 --slots 512 --rows 12288,4928
-done
-
-# 3. Slots and policies, a quarter and a tenth of the rows, slots among them: 20 prompts of each group, once with the
-#    ranking of the target's own answers, once with one counted on GSM8K's answers alone, on everything else.
+# 1. Slots and policies with a quarter and a tenth of the rows, slots among them, on 10 prompts of each group: with the
+#    ranking of the target's own answers, and with one counted on GSM8K's answers alone on everything else.
 [ -e out/gsm8k.safetensors ] || $hothead rank "$gsm8k" --target $target --field answer -o out/gsm8k.safetensors
 $python runs/measure_demo_draft/subset.py "$spec_bench" --without math_reasoning -o out/not_math.jsonl
-policies="--policy on_miss --policy prompt --policy on_miss+prompt --policy on_miss+prompt+target_topk:4 --policy full_refresh"
-slots="--per-group 20 --every 128 --slots 128,512,1024,2048 --rows 12288,4928 $policies"
+slots="--per-group 10 --every 128 --slots 128,512,1024,2048 --rows 12288,4864"
+for policy in on_miss prompt on_miss+prompt on_miss+prompt+target_topk:4 full_refresh; do slots+=" --policy $policy"; done
 measure curve_slots --prompts "$spec_bench" --ranking $ranking $slots
 measure curve_slots_out_of_domain --prompts out/not_math.jsonl --ranking out/gsm8k.safetensors $slots
+
+# 2. Sampled answers and drafts.
+for temperature in 0.9 1.0; do
+  measure curve_temperature_$temperature --prompts "$spec_bench" --per-group 10 --ranking $ranking --every 128 \
+    --temperature $temperature --seed 1 --slots 512 --rows 12288,4864
+done
+
+# 3. All of Spec-Bench, greedy, several k. Answers of 1. are taken over.
+measure curve_spec_bench --prompts "$spec_bench" --ranking $ranking --num-steps 4,2,6 --every 128 \
+  --slots 512 --rows 12288,4864
