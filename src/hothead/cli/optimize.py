@@ -300,10 +300,9 @@ class Optimization:
             measure_times(*models, self.identities, ranking, self.prompts, curves, options).save(path)
 
         machine = this_machine(options.device).model_dump()
-        asked = {"machine": machine, "device": options.device}
-        asked |= {"timed_prompts": options.timed_prompts, "repeats": options.repeats}
+        asked = {name: getattr(options, name) for name in ("device", "timed_prompts", "repeats")}
         asked |= {"curve": file_digest(self.workspace.folder / CURVE), "ranking": file_digest(ranking_path)}
-        return read_times(self._stage(TIMES, self._made_from(**asked), make))
+        return read_times(self._stage(TIMES, self._made_from(machine=machine, **asked), make))
 
     def _verified(self, plan: Plan, ranking: TokenRanking) -> Results:
         """Plain, the full vocabulary and the choice answer prompts in turn; goes on where an earlier run ended."""
