@@ -55,7 +55,9 @@ def compare(
     asked = read_prompts(prompts, per_group)
     with quiet_stdout(as_json):
         settings = _settings(engine, sampling, methods, repeats)
-        results = run_comparison(engine.load(), settings, prompts.stem, asked, output, show_texts and not as_json)
+        results = run_comparison(
+            engine.load(_tokens(settings, asked)), settings, prompts.stem, asked, output, show_texts and not as_json
+        )
     _finish(results, plot, as_json)
     refuse_bad(results)
 
@@ -96,6 +98,12 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         seed=params.seed or 0,
         stop=params.stop,
     )
+
+
+def _tokens(settings: Settings, prompts: tuple[Prompt, ...]) -> int:
+    """At most how many will be generated."""
+    answers = sum(len(prompt.turns) for prompt in prompts) * len(settings.methods) * settings.repeats
+    return answers * settings.max_new_tokens
 
 
 def run_comparison(
@@ -164,6 +172,7 @@ def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, promp
         vocab=None if loaded.vocab is None else vocab_identity(loaded.vocab),
         dtype=options.dtype,
         device=options.device,
+        engine_mode="compiled" if loaded.target.is_compiled else "eager",
         prompt_set=PromptSetIdentity(name=prompt_set, prompts=len(prompts), digest=prompts_digest(prompts)),
         settings=settings,
     )

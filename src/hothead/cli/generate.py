@@ -30,7 +30,7 @@ def generate(
     params = sampling.params()
     documents = []
     with quiet_stdout(as_json):
-        loaded = engine.load()
+        loaded = engine.load(params.max_new_tokens * sum(len(conversation.turns) for conversation in asked))
         from hothead.bench.compare import prompt_ids
 
         decoder = loaded.decoder()
@@ -47,7 +47,7 @@ def generate(
                     print(flush=True)
                     print(stats_line(stream.result), file=sys.stderr, flush=True)
     if as_json:
-        print_json({"answers": documents})
+        print_json({"engine": loaded.settings, "answers": documents})
 
 
 def _asked(prompt: str | None, prompts: Path | None) -> tuple[Prompt, ...]:
