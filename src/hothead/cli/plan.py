@@ -18,6 +18,7 @@ from hothead.ranking.ranking import TokenRanking
 from hothead.replay.curve import AcceptanceCurves, read_curves
 from hothead.report import plan_summary as report
 from hothead.report.figures import check_plot_path
+from hothead.threads import default_threads
 
 if TYPE_CHECKING:
     from hothead.bench.schema import ModelIdentity
@@ -132,8 +133,7 @@ def _measure(options: TimesOptions, curves: AcceptanceCurves) -> Times:
     from hothead.bench.machine import model_identity
     from hothead.models.loading import load_draft, load_target
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or default_threads())
     check_device(options.device)
     target = load_target(options.target, curves.dtype, options.device)
     draft = load_draft(options.draft, target)

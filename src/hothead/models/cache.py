@@ -34,17 +34,28 @@ class _Layer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append [1, heads, n, head_dim] and return views of everything valid."""
+        start = self.length
+        keys, values = self.reserve(key_states.shape[2], key_states)
+        end = self.length
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
+
+    def reserve(self, n: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Count n more positions as valid and return the whole buffers, for the caller to fill these.
+
+        Args:
+            like: [1, heads, any, head_dim], the kind of what will be held.
+        """
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
-        end = self.length + key_states.shape[2]
+            self.lazy_initialization(like, like)
+        end = self.length + n
         if end > self.capacity:
             self._grow(end)
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
 
     def _grow(self, needed: int) -> None:
         keys, values = self.keys, self.values
@@ -97,6 +108,16 @@ class KVCache(Cache):
         """Append [heads, n, head_dim] each to one layer; return views of all it holds, [heads, L, head_dim]."""
         all_keys, all_values = self._layers[layer].update(keys[None], values[None])
         return all_keys[0], all_values[0]
+
+    def reserve(self, layer: int, n: int, heads: int, head_dim: int) -> tuple[Tensor, Tensor, int]:
+        """Count n more positions of one layer as held, for the caller to fill.
+
+        Returns:
+            Its keys and values, [1, heads, C, head_dim] each, and the first of the n positions.
+        """
+        start = self._layers[layer].length
+        keys, values = self._layers[layer].reserve(n, torch.empty(1, heads, 0, head_dim, dtype=self.dtype))
+        return keys, values, start
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Of the positions from ``start`` on keep those at the ascending offsets in ``path``, moved together."""

@@ -19,7 +19,7 @@ class CausalLMDraft:
     taps: tuple[int, ...] = ()
 
     def __init__(self, model: PreTrainedModel, target: Target) -> None:
-        self._model = CausalLM(model, fuse=target.is_fused)
+        self._model = CausalLM(model, fuse=target.is_fused, compiled=target.is_compiled)
         self.lm_head = fit_rows(self._model.lm_head, target.vocab_size)
         self.reset(512)
 

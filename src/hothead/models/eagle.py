@@ -71,7 +71,7 @@ class EagleDraft:
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
-        self._layer = FusedLayer(layer.to(device, dtype))
+        self._layer = FusedLayer(layer.to(device, dtype), compiled=target.is_compiled)
         self._rotary = Rotary(rotary_class(config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)

@@ -81,7 +81,7 @@ class Eagle3Draft:
         layer = layer.to(device, dtype)
         self._norm_before_residual = bool(config.get("norm_before_residual", False))
         self._embedding_norm, self._feature_norm = RMSNorm(layer.input_layernorm), RMSNorm(layer.hidden_norm)
-        self._layer = FusedLayer(layer)
+        self._layer = FusedLayer(layer, compiled=target.is_compiled)
         self._rotary = Rotary(LlamaRotaryEmbedding(layer_config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)

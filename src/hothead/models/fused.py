@@ -17,12 +17,14 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Mod
 
 from hothead.models.attention import attend
 from hothead.models.cache import KVCache
+from hothead.models.native import layer_class
 from hothead.models.window import Window
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
 
 LAYERS = (LlamaDecoderLayer, Qwen2DecoderLayer)
 BODIES = (LlamaModel, Qwen2Model)
+COMPILED_ROWS = 64  # longer passes are prefills, which torch's attention does better
 
 
 def can_fuse(model: PreTrainedModel) -> bool:
@@ -43,14 +45,15 @@ class FusedBody:
 
     Args:
         model: one that :func:`can_fuse` accepts.
+        compiled: as of :class:`FusedLayer`.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, compiled: bool = False) -> None:
         body: Any = model.base_model
         self._embedding = model.get_input_embeddings()
         self._rotary = Rotary(body.rotary_emb)
         self._norm = RMSNorm(body.norm)
-        self._layers = [FusedLayer(layer) for layer in body.layers]
+        self._layers = [FusedLayer(layer, compiled=compiled) for layer in body.layers]
         body.layers = nn.ModuleList()
 
     def __call__(
@@ -78,9 +81,13 @@ class FusedLayer:
 
     Args:
         layer: transformers' own, of a class in ``LAYERS``; an ``Identity`` input norm is left out.
+        compiled: up to ``COMPILED_ROWS`` tokens at a time go through one call of ``layer.cpp``.
+
+    Raises:
+        InputError: it cannot be compiled (see ``native.py``).
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, *, compiled: bool = False) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._head_dim: int = attention.head_dim
         self._scale: float = attention.scaling
@@ -94,6 +101,24 @@ class FusedLayer:
         self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
         self._gate_up = _side_by_side(mlp.gate_proj, mlp.up_proj)
         self._down = _side_by_side(mlp.down_proj)
+        self._compiled: Any = None
+        if compiled:
+            self._compiled = self._native()
+
+    def _native(self) -> Any:
+        """This layer in C++, on the same weights (``layer.cpp``)."""
+        linears = (self._qkv, self._out, self._gate_up, self._down)
+        return layer_class()(
+            None if self._input_norm is None else self._input_norm.weight,
+            self._mlp_norm.weight,
+            self._mlp_norm.eps,
+            [linear.weight for linear in linears],
+            [linear.bias for linear in linears],
+            self._heads,
+            self._key_heads,
+            self._head_dim,
+            self._scale,
+        )
 
     def __call__(
         self,
@@ -110,6 +135,9 @@ class FusedLayer:
             attention_input: what the attention reads in place of the normed ``x``.
         """
         n, heads, key_heads, d = x.shape[0], self._heads, self._key_heads, self._head_dim
+        if self._compiled is not None and n <= COMPILED_ROWS:
+            keys, values, past = cache.reserve(index, n, key_heads, d)
+            return self._compiled.forward(x, attention_input, *rotation, keys, values, past, unseen)
         normed = attention_input
         if normed is None:
             normed = x if self._input_norm is None else self._input_norm(x)
@@ -128,12 +156,12 @@ class RMSNorm:
     """Root mean square norm with transformers' rounding: normalised in float32, scaled in the weight's dtype."""
 
     def __init__(self, norm: Any) -> None:
-        self._weight: Tensor = norm.weight.detach()
-        self._eps: float = norm.variance_epsilon
+        self.weight: Tensor = norm.weight.detach()
+        self.eps: float = norm.variance_epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, H] -> [n, H]."""
-        return functional.rms_norm(x, x.shape[-1:], self._weight, self._eps)
+        return functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 class Rotary:

@@ -19,6 +19,7 @@ from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft, config_of
 from hothead.models.eagle3 import Eagle3Draft
+from hothead.models.native import ENGINE_MODES, is_built, obstacle
 from hothead.models.target import Target
 from hothead.tokenizer import fingerprint, load_tokenizer, quiet_transformers, resolve_model
 
@@ -26,7 +27,9 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse: bool = True) -> Target:
+def load_target(
+    spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse: bool = True, engine_mode: str = "auto"
+) -> Target:
     """Load a target with its tokenizer.
 
     Args:
@@ -34,11 +37,31 @@ def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse
         dtype: "bfloat16", "float16" or "float32"; GGUF weights are dequantized to it.
         device: as torch names it.
         fuse: False keeps transformers' own layers in any case (see ``models/fused.py``).
+        engine_mode: "eager"; "compiled", which builds ``models/layer.cpp`` if that was never done; or "auto":
+            compiled where it is built already and fits. Drafts for this target run in the same way.
 
     Raises:
-        InputError: nothing loadable there, or a model that cannot be a target.
+        InputError: nothing loadable there, a model that cannot be a target, or one that cannot run compiled.
     """
-    return Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse)
+    compiled = _runs_compiled(engine_mode, dtype, device)
+    target = Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse, compiled=compiled)
+    if engine_mode == "compiled" and not target.is_compiled:
+        raise InputError(
+            f"{type(target.model).__name__} cannot run compiled: only fused layers can (Llama's and Qwen2's); "
+            "use the engine mode auto or eager"
+        )
+    return target
+
+
+def _runs_compiled(engine_mode: str, dtype: str, device: str) -> bool:
+    if engine_mode not in ENGINE_MODES:
+        raise InputError(f"engine_mode must be one of {', '.join(ENGINE_MODES)}; found {engine_mode!r}")
+    if engine_mode == "eager":
+        return False
+    reason = obstacle(_dtype(dtype), device)
+    if reason is not None and engine_mode == "compiled":
+        raise InputError(f"{reason}; use the engine mode auto or eager")
+    return reason is None and (engine_mode == "compiled" or is_built())
 
 
 def load_draft(spec: str, target: Target) -> Draft:
@@ -85,16 +108,21 @@ def save_dequantized(spec: str, folder: Path) -> Path:
     return folder
 
 
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {name!r}")
+    return DTYPES[name]
+
+
 def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
-    if dtype not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r}")
+    torch_dtype = _dtype(dtype)
     source = resolve_model(spec)
     arguments = dict(source.keywords)
     with quiet_transformers():
         try:
             if source.gguf_file is not None:
-                return _load_gguf(source.location, arguments, DTYPES[dtype], device)
-            return _on(device, AutoModelForCausalLM.from_pretrained(source.location, dtype=DTYPES[dtype]))
+                return _load_gguf(source.location, arguments, torch_dtype, device)
+            return _on(device, AutoModelForCausalLM.from_pretrained(source.location, dtype=torch_dtype))
         except (
             OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
         ) as error:  # fmt: skip

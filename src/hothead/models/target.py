@@ -40,8 +40,10 @@ class CausalLM:
     Args:
         model: loaded; its linears are packed in place.
         fuse: False keeps transformers' own layers in any case.
+        compiled: run fused layers through ``layer.cpp`` (see ``native.py``); other layers stay as they are.
 
     Attributes:
+        is_fused, is_compiled: how the body runs.
         lm_head: the full head, row-major (rows can be gathered from it).
         max_positions: the context length.
 
@@ -50,7 +52,7 @@ class CausalLM:
             values from step to step (recurrent and hybrid models), which cannot be rolled back.
     """
 
-    def __init__(self, model: PreTrainedModel, *, fuse: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, *, fuse: bool = True, compiled: bool = False) -> None:
         self.model = model.eval().requires_grad_(False)
         self.config = model.config.get_text_config()
         _refuse_unsupported(model)
@@ -61,7 +63,8 @@ class CausalLM:
         self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
         self._head_linear = PackedLinear(self.lm_head.weight, self.lm_head.bias)
         self.is_fused = fuse and can_fuse(model)
-        self._body = FusedBody(model) if self.is_fused else TransformersBody(model)
+        self.is_compiled = compiled and self.is_fused and self._cache_dtype is torch.float32
+        self._body = FusedBody(model, compiled=self.is_compiled) if self.is_fused else TransformersBody(model)
         self._check_split(expected)
 
     @property
@@ -165,8 +168,10 @@ class TransformersBody:
 class Target(CausalLM):
     """The model whose text is wanted, with its tokenizer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fuse: bool = True) -> None:
-        super().__init__(model, fuse=fuse)
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fuse: bool = True, compiled: bool = False
+    ) -> None:
+        super().__init__(model, fuse=fuse, compiled=compiled)
         self.tokenizer = tokenizer
         self.tokenizer_fingerprint = fingerprint(tokenizer)
         if len(tokenizer) > self.vocab_size:
