@@ -1,15 +1,16 @@
 """``hothead compare``: every method on the same prompts, texts checked; ``compare show`` reads what it wrote."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hothead.bench.methods import DEFAULT_TREE, split_names
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
-from hothead.bench.schema import DYNAMIC, FULL, METHODS, PLAIN, STATIC, Answer, Results, Settings, read_results
-from hothead.bench.summary import OVERALL, count_equality, summarize
+from hothead.bench.schema import DYNAMIC, FULL, METHODS, PEERS, PLAIN, STATIC, Answer, Results, Settings, read_results
+from hothead.bench.summary import DECODING, OVERALL, Clock, count_equality, summarize
 from hothead.cli import common
 from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, verb_app
 from hothead.cli.engine_options import Engine, EngineOptions, SamplingOptions, option, require_torch, with_options
@@ -18,6 +19,7 @@ from hothead.report import compare as report
 
 if TYPE_CHECKING:
     from hothead.bench.compare import Block
+    from hothead.bench.peers.base import Peers
     from hothead.bench.schema import Header
 
 app = verb_app()
@@ -77,7 +79,7 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
     require_torch()
     from hothead.bench.compare import check_methods
 
-    names = tuple(name.strip() for name in methods.split(","))
+    names = split_names(methods)
     has_vocab = engine.ranking is not None or engine.vocab is not None
     check_methods(names, engine.draft is not None, has_vocab, engine.ranking is not None)
     params = sampling.params()
@@ -105,26 +107,32 @@ def run_comparison(
     prompts: tuple[Prompt, ...],
     output: Path | None,
     show_texts: bool = False,
+    peers: "Peers | None" = None,
 ) -> Results:
     """Compare with models that are loaded, going on with ``output`` if it exists, with a progress bar."""
     from hothead.bench.compare import Comparison, decoder_makers
     from hothead.bench.log import ResultLog
 
     makers = decoder_makers(
-        settings.methods,
+        [name for name in settings.methods if name not in PEERS],
         loaded.target,
         loaded.draft,
         loaded.vocab,
         loaded.dynamic,
         loaded.prior_counts,
         loaded.options.shape(),
+        vocab_of=loaded.vocab_of,
+        tree=settings.tree or DEFAULT_TREE,
     )
-    log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts), output)
-    comparison = Comparison(loaded.target, makers, prompts, settings, log)
+    log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts, peers), output)
+    blocks = sum(len(prompt.turns) for prompt in prompts) * settings.repeats
     if log.resumed_blocks:
-        remark = f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on"
+        remark = f"{output}: {log.resumed_blocks} of {blocks} blocks are there; going on"
         common.stderr.print(remark, soft_wrap=True, markup=False)
-    with _saying_what_is_saved(output):
+    if log.resumed_blocks == blocks:
+        return log.results
+    with _saying_what_is_saved(output), nullcontext({}) if peers is None else peers.open() as others:
+        comparison = Comparison(loaded.target, {**makers, **others}, prompts, settings, log)
         if show_texts:  # they show the progress
             for block in comparison.run():
                 _print_block(block)
@@ -147,7 +155,9 @@ def _saying_what_is_saved(output: Path | None) -> Iterator[None]:
         raise
 
 
-def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...]) -> "Header":
+def comparison_header(
+    loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...], peers: "Peers | None" = None
+) -> "Header":
     """What is about to be compared."""
     from hothead.bench.compare import vocab_identity
     from hothead.bench.machine import model_identity, this_machine, versions
@@ -166,6 +176,7 @@ def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, promp
         device=options.device,
         prompt_set=PromptSetIdentity(name=prompt_set, prompts=len(prompts), digest=prompts_digest(prompts)),
         settings=settings,
+        peers={} if peers is None else peers.words,
     )
 
 
@@ -219,13 +230,13 @@ def _print_tables(results: Results) -> None:
         common.stdout.print(line, soft_wrap=True, markup=False)
 
 
-def document(results: Results) -> dict[str, Any]:
+def document(results: Results, clock: Clock = DECODING) -> dict[str, Any]:
     """The ``--json`` document: header, groups (the last is all of them), texts, errors."""
     return {
         "header": results.header.model_dump(),
         "sessions": [session.model_dump() for session in results.sessions],
-        "groups": summarize(results),
-        "texts": count_equality(results.answers),
+        "groups": summarize(results, clock),
+        "texts": count_equality(results.own_answers),
         "errors": [failure.model_dump() for failure in results.failures],
         "overall": OVERALL,
     }
@@ -234,7 +245,7 @@ def document(results: Results) -> dict[str, Any]:
 def refuse_bad(results: Results) -> None:
     """
     Raises:
-        HotheadError: an answer failed, or a text is not the target's.
+        HotheadError: an answer of the engine failed, or a text of it is not the target's. Of peers neither is an error.
     """
     different = [answer for answer in results.answers if answer.equality == "different"]
     if different:
@@ -242,6 +253,6 @@ def refuse_bad(results: Results) -> None:
             f"{len(different)} answers are not plain decoding's text, and not by a tie of logits; first "
             f"{report.place(different[0])}"
         )
-    if results.failures:
-        first = results.failures[0]
-        raise HotheadError(f"{len(results.failures)} answers failed; first {report.place(first)}: {first.error}")
+    failures = [failure for failure in results.failures if failure.method not in PEERS]
+    if failures:
+        raise HotheadError(f"{len(failures)} answers failed; first {report.place(failures[0])}: {failures[0].error}")

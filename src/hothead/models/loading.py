@@ -38,7 +38,7 @@ def load_target(spec: str, dtype: str = "bfloat16", device: str = "cpu", *, fuse
     Raises:
         InputError: nothing loadable there, or a model that cannot be a target.
     """
-    return Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse)
+    return Target(load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse)
 
 
 def load_draft(spec: str, target: Target) -> Draft:
@@ -71,7 +71,7 @@ def load_draft(spec: str, target: Target) -> Draft:
             "a standalone draft must use the same one"
         )
     dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
-    return CausalLMDraft(_load_causal_lm(spec, dtype, str(target.device)), target)
+    return CausalLMDraft(load_causal_lm(spec, dtype, str(target.device)), target)
 
 
 def save_dequantized(spec: str, folder: Path) -> Path:
@@ -80,12 +80,17 @@ def save_dequantized(spec: str, folder: Path) -> Path:
     Raises:
         InputError: as :func:`load_target`.
     """
-    _load_causal_lm(spec, "bfloat16", "cpu").save_pretrained(folder)
+    load_causal_lm(spec, "bfloat16", "cpu").save_pretrained(folder)
     load_tokenizer(spec).save_pretrained(folder)
     return folder
 
 
-def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
+def load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
+    """A model as transformers has it, untouched.
+
+    Raises:
+        InputError: as :func:`load_target`.
+    """
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r}")
     source = resolve_model(spec)
