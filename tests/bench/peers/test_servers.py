@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hothead.bench.peers.base import Peers, Setup
+from hothead.bench.peers.http import client_of
 from hothead.bench.peers.llama_cpp import LlamaDecoder, find_server
 from hothead.bench.peers.vllm import VllmDecoder, environment
 from hothead.bench.schema import LLAMA_CPP, LLAMA_CPP_GGUF, VLLM, VLLM_DRAFT
@@ -86,7 +87,7 @@ def test_a_wrong_answer_is_one_line(
     serve: Callable[..., str], target: Target, decoder: Any, document: Any, status: int, said: str
 ) -> None:
     with pytest.raises(HotheadError, match=said) as caught:
-        decoder(setup_of(target), serve(document, status)).stream([1, 2], SamplingParams())
+        decoder(setup_of(target), client_of(serve(document, status))).stream([1, 2], SamplingParams())
     assert "\n" not in str(caught.value)
 
 
@@ -94,23 +95,23 @@ def test_a_prompt_taken_from_the_cache_is_refused(serve: Callable[..., str], tar
     timings = {"prompt_ms": 1.0, "predicted_ms": 2.0, "cache_n": 7}
     url = serve({"tokens": [3, 4], "tokens_predicted": 2, "stop_type": "limit", "timings": timings})
     with pytest.raises(HotheadError, match="took 7 tokens of the prompt from its cache"):
-        LlamaDecoder(setup_of(target), url).stream([1, 2], SamplingParams())
+        LlamaDecoder(setup_of(target), client_of(url)).stream([1, 2], SamplingParams())
 
 
 def test_vllms_metrics_tell_prefill_decoding_and_rounds(serve: Callable[..., str], target: Target) -> None:
     choice = {"token_ids": [65, 66, 67], "finish_reason": "length"}
-    decoder = VllmDecoder(setup_of(target), serve({"choices": [choice], "usage": {"completion_tokens": 3}}))
+    decoder = VllmDecoder(setup_of(target), client_of(serve({"choices": [choice], "usage": {"completion_tokens": 3}})))
     for _ in range(2):
         stats = decoder.stream([1, 2], SamplingParams()).result.stats
         assert (stats.prefill_s, stats.decode_s, stats.rounds, stats.new_tokens) == (1.0, 2.0, 3, 3)
-    miscounted = VllmDecoder(setup_of(target), serve({"choices": [choice], "usage": {"completion_tokens": 4}}))
+    miscounted = VllmDecoder(setup_of(target), client_of(serve({"choices": [choice], "usage": {"completion_tokens": 4}})))
     with pytest.raises(HotheadError, match="counts 4 tokens and gives 3"):
         miscounted.stream([1, 2], SamplingParams())
 
 
 def test_nobody_there_is_one_line(target: Target) -> None:
     with pytest.raises(HotheadError, match="ConnectError"):
-        LlamaDecoder(setup_of(target), "http://127.0.0.1:9").stream([1], SamplingParams())
+        LlamaDecoder(setup_of(target), client_of("http://127.0.0.1:9")).stream([1], SamplingParams())
 
 
 def test_what_cannot_run_is_an_error_of_its_own(target: Target, tmp_path: Path) -> None:

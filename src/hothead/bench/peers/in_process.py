@@ -58,12 +58,13 @@ class Passes(BaseStreamer):
     def __init__(self) -> None:
         self.start = time.perf_counter()
         self.first_s = 0.0
+        self.first_tokens = 0
         self.count = -1  # generate hands over the prompt before the first pass
 
     def put(self, value: torch.Tensor) -> None:
         self.count += 1
         if self.count == 1:
-            self.first_s = time.perf_counter() - self.start
+            self.first_s, self.first_tokens = time.perf_counter() - self.start, value.numel()
 
     def end(self) -> None:
         """Nothing is held back."""
@@ -95,8 +96,8 @@ class TransformersDecoder:
             )
         seconds = time.perf_counter() - passes.start
         target_ids = output[0, prompt_ids.shape[1] :].tolist()
-        # The first pass of a drafting method verifies drafts already and counts as a round; a plain one is the prefill.
-        rounds = passes.count if self._options else passes.count - 1
+        # The first pass is the prefill, which emits one token; if drafts were accepted in it already, it was a round too.
+        rounds = passes.count - (passes.first_tokens == 1)
         finish = "stop" if target_ids and target_ids[-1] in target.end_target_ids else "length"
         return whole_answer(
             self._setup, prompt_ids.shape[1], target_ids, finish, rounds, passes.first_s, seconds - passes.first_s

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from hothead.bench.compare import Decoder
 from hothead.bench.machine import model_identity
 from hothead.bench.peers.base import Peer, Setup, Whole, on_the_path, program_of_package, whole_answer
@@ -76,8 +78,8 @@ def _peer(setup: Setup, file: Path, prepare: Any) -> Peer:
     def open_it() -> Iterator[Decoder]:
         prepare()
         log = setup.logs / f"{file.stem}.llama.log"
-        with started("llama.cpp", command, log, {"OMP_NUM_THREADS": threads}) as url:
-            yield LlamaDecoder(setup, url)
+        with started("llama.cpp", command, log, {"OMP_NUM_THREADS": threads}) as client:
+            yield LlamaDecoder(setup, client)
 
     return Peer(words, open_it)
 
@@ -99,8 +101,8 @@ def _version(server: Path) -> str:
 class LlamaDecoder:
     """A running server as a :class:`hothead.bench.compare.Decoder`."""
 
-    def __init__(self, setup: Setup, url: str) -> None:
-        self._setup, self._url = setup, url
+    def __init__(self, setup: Setup, client: httpx.Client) -> None:
+        self._setup, self._client = setup, client
 
     def stream(self, prompt: Any, params: SamplingParams | None = None) -> Whole:
         params = params or SamplingParams()
@@ -113,7 +115,7 @@ class LlamaDecoder:
             "cache_prompt": False,
             "return_tokens": True,
         }
-        reply = post(f"{self._url}/completion", body)
+        reply = post(self._client, "/completion", body)
         try:
             target_ids, timings = [int(target_id) for target_id in reply["tokens"]], reply["timings"]
             prefill_s, decode_s = timings["prompt_ms"] / 1000, timings["predicted_ms"] / 1000

@@ -59,8 +59,8 @@ def _peer(setup: Setup, draft: str | None) -> Peer:
         config = ServerConfig(servable_model(setup.target_spec), draft, kind, setup.num_steps, None, extra)
         command = [python, *config.command()[1:]]
         log = setup.logs / f"vllm{'' if draft is None else '-draft'}.log"
-        with started("vLLM", command, log, environment(setup.threads)) as url:
-            yield VllmDecoder(setup, url)
+        with started("vLLM", command, log, environment(setup.threads)) as client:
+            yield VllmDecoder(setup, client)
 
     return Peer(words, open_it)
 
@@ -96,9 +96,9 @@ def vllm_version(python: str) -> str:
 class VllmDecoder:
     """A running server as a :class:`hothead.bench.compare.Decoder`."""
 
-    def __init__(self, setup: Setup, url: str) -> None:
-        self._setup, self._url = setup, url
-        self._totals = read_totals(url)
+    def __init__(self, setup: Setup, client: httpx.Client) -> None:
+        self._setup, self._client = setup, client
+        self._totals = read_totals(client)
 
     def stream(self, prompt: Any, params: SamplingParams | None = None) -> "VllmStream":
         params = params or SamplingParams()
@@ -111,7 +111,7 @@ class VllmDecoder:
             "stop_token_ids": [] if params.ignore_eos else sorted(self._setup.target.end_target_ids),
             "return_token_ids": True,
         }
-        reply = post(f"{self._url}/v1/completions", body)
+        reply = post(self._client, "/v1/completions", body)
         try:
             choice = reply["choices"][0]
             target_ids = [int(target_id) for target_id in choice["token_ids"]]
@@ -124,7 +124,7 @@ class VllmDecoder:
 
     def finish(self, prompt_tokens: int, target_ids: Sequence[int], finish_reason: str) -> Generation:
         """The answer with what the server's metrics tell of it: they count one request after another."""
-        before, self._totals = self._totals, read_totals(self._url)
+        before, self._totals = self._totals, read_totals(self._client)
         prefill_s, decode_s, drafts = (self._totals[name] - before[name] for name in (PREFILL_S, DECODE_S, DRAFTS))
         rounds = int(drafts) or max(0, len(target_ids) - 1)
         return whole_answer(self._setup, prompt_tokens, target_ids, finish_reason, rounds, prefill_s, decode_s).result
@@ -144,16 +144,16 @@ class VllmStream:
         return self._decoder.finish(self._prompt_tokens, self._target_ids, self._finish)
 
 
-def read_totals(url: str) -> dict[str, float]:
+def read_totals(client: httpx.Client) -> dict[str, float]:
     """The counters above, 0 for one that the server has not.
 
     Raises:
         HotheadError: no metrics page.
     """
     try:
-        page = httpx.get(f"{url}/metrics", timeout=30.0, follow_redirects=True).raise_for_status().text
+        page = client.get("/metrics", follow_redirects=True).raise_for_status().text
     except httpx.HTTPError as error:
-        raise HotheadError(f"{url}/metrics: {type(error).__name__} {error}") from error
+        raise HotheadError(f"/metrics: {type(error).__name__} {error}") from error
     totals = {PREFILL_S: 0.0, DECODE_S: 0.0, DRAFTS: 0.0}
     for name, value in SAMPLE.findall(page):
         if name in totals:
