@@ -1,6 +1,6 @@
 """What the files of runs/measure_engine in a folder say, as Markdown: every number comes from there.
 
-    python runs/measure_engine/tables.py results [-o FILE.md]
+python runs/measure_engine/tables.py results [-o FILE.md]
 """
 
 import sys

@@ -48,7 +48,8 @@ MakeDecoder = Callable[[], "Decoder"]
 class Stream(Protocol):
     """An answer in the making: iterate, then read ``result``."""
 
-    result: Generation
+    @property
+    def result(self) -> Generation: ...
 
     def __iter__(self) -> Iterator[Chunk]: ...
 

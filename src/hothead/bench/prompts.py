@@ -88,7 +88,7 @@ def read_prompt_sets(
     Raises:
         InputError: as :func:`read_prompts`, or a group that no prompt is in.
     """
-    prompts = []
+    prompts: list[Prompt] = []
     for path in paths:
         found = read_prompts(path, per_group)
         prompts += found if len(paths) == 1 else [replace(p, id=f"{Path(path).stem}/{p.id}") for p in found]

@@ -1,7 +1,7 @@
 """``hothead compare``: every method on the same prompts, texts checked; ``compare show`` reads what it wrote."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,8 +131,10 @@ def run_comparison(
         common.stderr.print(remark, soft_wrap=True, markup=False)
     if log.resumed_blocks == blocks:
         return log.results
-    with _saying_what_is_saved(output), nullcontext({}) if peers is None else peers.open() as others:
-        comparison = Comparison(loaded.target, {**makers, **others}, prompts, settings, log)
+    with _saying_what_is_saved(output), ExitStack() as stack:
+        if peers is not None:
+            makers |= stack.enter_context(peers.open())
+        comparison = Comparison(loaded.target, makers, prompts, settings, log)
         if show_texts:  # they show the progress
             for block in comparison.run():
                 _print_block(block)

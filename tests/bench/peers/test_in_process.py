@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from records import header
 
 from hothead.bench.compare import Comparison, decoder_makers
 from hothead.bench.log import ResultLog
@@ -17,7 +18,6 @@ from hothead.engine.tree import DraftShape
 from hothead.errors import HotheadError
 from hothead.models.loading import load_draft, load_target
 from hothead.models.toy import save_toy_eagle, save_toy_target
-from records import header
 
 IN_PROCESS = (TRANSFORMERS, ASSISTED, LOOKUP)
 

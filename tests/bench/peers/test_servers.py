@@ -104,7 +104,9 @@ def test_vllms_metrics_tell_prefill_decoding_and_rounds(serve: Callable[..., str
     for _ in range(2):
         stats = decoder.stream([1, 2], SamplingParams()).result.stats
         assert (stats.prefill_s, stats.decode_s, stats.rounds, stats.new_tokens) == (1.0, 2.0, 3, 3)
-    miscounted = VllmDecoder(setup_of(target), client_of(serve({"choices": [choice], "usage": {"completion_tokens": 4}})))
+    miscounted = VllmDecoder(
+        setup_of(target), client_of(serve({"choices": [choice], "usage": {"completion_tokens": 4}}))
+    )
     with pytest.raises(HotheadError, match="counts 4 tokens and gives 3"):
         miscounted.stream([1, 2], SamplingParams())
 

@@ -133,7 +133,7 @@ def whole_answer(
         prefill_s=prefill_s,
         decode_s=decode_s,
     )
-    text = setup.target.tokenizer.decode(target_ids, skip_special_tokens=True)
+    text = str(setup.target.tokenizer.decode(list(target_ids), skip_special_tokens=True))
     return Whole(Generation(list(target_ids), text, finish_reason, stats))
 
 

@@ -96,7 +96,7 @@ class TransformersDecoder:
             )
         seconds = time.perf_counter() - passes.start
         target_ids = output[0, prompt_ids.shape[1] :].tolist()
-        # The first pass is the prefill, which emits one token; if drafts were accepted in it already, it was a round too.
+        # The first pass is the prefill, which emits one token; if it accepted drafts already, it was a round too.
         rounds = passes.count - (passes.first_tokens == 1)
         finish = "stop" if target_ids and target_ids[-1] in target.end_target_ids else "length"
         return whole_answer(

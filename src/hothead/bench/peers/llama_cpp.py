@@ -106,7 +106,7 @@ class LlamaDecoder:
 
     def stream(self, prompt: Any, params: SamplingParams | None = None) -> Whole:
         params = params or SamplingParams()
-        body = {
+        body: dict[str, Any] = {
             "prompt": list(prompt),
             "n_predict": params.max_new_tokens,
             "samplers": ["top_k"],
