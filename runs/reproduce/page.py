@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sections import acceptance, head, planned, rounds, server, slots, speed, texts
+from sections import acceptance, engines, head, planned, rounds, server, slots, speed, texts
 
 from hothead.files import write_text
 
@@ -25,6 +25,8 @@ SECTIONS: tuple[Section, ...] = (
     rounds.breakdown,
     speed.on_spec_bench,
     speed.out_of_domain,
+    engines.side_by_side,
+    engines.trees_and_chains,
     planned.predicted_and_measured,
     texts.in_float32,
     texts.where_bfloat16_parts,

@@ -53,6 +53,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
                 temporary.unlink()
 
 
+def cache_folder() -> Path:
+    """The user's folder for what can be made again, such as converted weights; it need not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hothead"
+
+
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` (UTF-8) to ``path`` atomically."""
     with atomic_path(path) as temporary:

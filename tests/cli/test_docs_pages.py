@@ -19,6 +19,7 @@ PAGES = {
     "generate": ["generate"],
     "chat": ["chat"],
     "bench-head": ["bench", "head"],
+    "bench-engine": ["bench", "engine"],
     "report": ["report"],
     "convert": ["convert"],
     "prune": ["prune"],

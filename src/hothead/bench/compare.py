@@ -2,26 +2,28 @@
 
 For each turn of each prompt, and each repeat, all methods answer one after another, starting with another one each
 time, so that whatever the machine does meanwhile falls on all of them. Later turns go on from plain decoding's
-answers: every method is always asked the same thing.
+answers: every method is always asked the same thing. A method is anything with a :class:`Decoder`'s ``stream``, another
+engine too.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hothead.bench.equality import Answered, Verdict, judge
 from hothead.bench.log import ResultLog
+from hothead.bench.methods import DEFAULT_TREE, Method, parse_method
 from hothead.bench.prompts import Prompt
 from hothead.bench.schema import (
     DYNAMIC,
     FULL,
     FULL_REFRESH,
-    METHODS,
+    PEERS,
     PLAIN,
-    STATIC,
     Answer,
     Failure,
     Outcome,
@@ -30,7 +32,7 @@ from hothead.bench.schema import (
 )
 from hothead.dynamic import FULL_REFRESH as REFRESH_POLICY
 from hothead.dynamic import DynamicConfig
-from hothead.engine.generate import Generation, SpeculativeDecoder
+from hothead.engine.generate import Chunk, Generation, SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
 from hothead.engine.trace import Trace
 from hothead.engine.tree import DraftShape
@@ -41,7 +43,22 @@ from hothead.tokenizer import chat_ids, has_chat_template
 from hothead.vocab import DraftVocab
 
 WARM_UP_TOKENS = 16
-MakeDecoder = Callable[[], SpeculativeDecoder]
+MakeDecoder = Callable[[], "Decoder"]
+
+
+class Stream(Protocol):
+    """An answer in the making: iterate, then read ``result``."""
+
+    @property
+    def result(self) -> Generation: ...
+
+    def __iter__(self) -> Iterator[Chunk]: ...
+
+
+class Decoder(Protocol):
+    """What answers a prompt, given as target ids."""
+
+    def stream(self, prompt: Any, params: SamplingParams | None = None) -> Stream: ...
 
 
 def decoder_makers(
@@ -52,50 +69,67 @@ def decoder_makers(
     dynamic: DynamicConfig,
     prior_counts: np.ndarray | None,
     shape: DraftShape,
+    *,
+    vocab_of: Callable[[int], DraftVocab] | None = None,
+    tree: str = DEFAULT_TREE,
 ) -> dict[str, MakeDecoder]:
     """How to make each method's decoder; all share the target and the draft.
 
     Args:
         dynamic: slots and policy of the dynamic method.
         prior_counts: a ranking's, int64 [V'], for ``full_refresh``.
+        shape: of methods whose names give none.
+        vocab_of: the vocabulary of a size, for methods whose names give one; None: there is no ranking.
+        tree: the shape that the word stands for.
 
     Raises:
         InputError: an unknown method, one named twice, or one that lacks a draft, a vocabulary or counts.
     """
-    check_methods(names, draft is not None, vocab is not None, prior_counts is not None)
+    check_methods(names, draft is not None, vocab is not None, prior_counts is not None, tree)
 
-    def maker(name: str) -> MakeDecoder:
-        if name == PLAIN:
+    def maker(method: Method) -> MakeDecoder:
+        if method.kind == PLAIN:
             return lambda: SpeculativeDecoder(target)
+        drafted = shape if method.shape is None else DraftShape(*method.shape)
+        if method.kind == FULL:
+            return lambda: SpeculativeDecoder(target, draft, shape=drafted)
+        kept = vocab if method.size is None or vocab_of is None else vocab_of(method.size)
         config = None
-        if name == DYNAMIC:
-            config = dynamic
-        elif name == FULL_REFRESH:
+        if method.kind == DYNAMIC:
+            config = dynamic if method.slots is None else replace(dynamic, slots=method.slots)
+        elif method.kind == FULL_REFRESH:
             config = DynamicConfig(0, REFRESH_POLICY, prior_counts)
-        return lambda: SpeculativeDecoder(target, draft, None if name == FULL else vocab, config, shape)
+        return lambda: SpeculativeDecoder(target, draft, kept, config, drafted)
 
-    return {name: maker(name) for name in names}
+    return {name: maker(parse_method(name, tree)) for name in names}
 
 
-def check_methods(names: Sequence[str], has_draft: bool, has_vocab: bool, has_counts: bool) -> None:
+def check_methods(
+    names: Sequence[str], has_draft: bool, has_vocab: bool, has_counts: bool, tree: str = DEFAULT_TREE
+) -> None:
     """
     Raises:
         InputError: an unknown method, one named twice, no plain, or one that lacks what it needs.
     """
-    for name in names:
-        if name not in METHODS:
-            raise InputError(f"no method is called {name!r}; expected some of {', '.join(METHODS)}")
+    methods = [parse_method(name, tree) for name in names]
+    for method in methods:
+        if method.shape is not None:
+            DraftShape(*method.shape)
     if len(set(names)) < len(names):
         raise InputError(f"a method is named twice: {', '.join(names)}")
     if PLAIN not in names:
         raise InputError(f"{PLAIN} must be among the methods: it is what the others' texts must equal")
     if len(names) > 1 and not has_draft:
         raise InputError(f"{names[1] if names[0] == PLAIN else names[0]} needs a draft: give --draft")
-    needy = next((name for name in names if name in (STATIC, DYNAMIC, FULL_REFRESH)), None)
-    if needy is not None and not has_vocab:
-        raise InputError(f"{needy} needs a draft vocabulary: give --ranking and a size, or --vocab")
-    if FULL_REFRESH in names and not has_counts:
-        raise InputError(f"{FULL_REFRESH} recounts from a ranking: give --ranking, a vocabulary alone has no counts")
+    for name, method in zip(names, methods, strict=True):
+        if method.kind in (PLAIN, FULL):
+            continue
+        if method.size is not None and not has_counts:
+            raise InputError(f"{name} takes its rows from a ranking: give --ranking")
+        if method.size is None and not has_vocab:
+            raise InputError(f"{name} needs a draft vocabulary: give --ranking and a size, or --vocab")
+        if method.kind == FULL_REFRESH and not has_counts:
+            raise InputError(f"{name} recounts from a ranking: give --ranking, a vocabulary alone has no counts")
 
 
 def vocab_identity(vocab: DraftVocab) -> VocabIdentity:
@@ -171,7 +205,8 @@ class Comparison:
         self._decoders = {name: make() for name, make in self._makers.items()}
         if self._trace is not None:
             for name, decoder in self._decoders.items():
-                decoder.profile = self._trace.track(name)
+                if isinstance(decoder, SpeculativeDecoder):  # not another engine
+                    decoder.profile = self._trace.track(name)
         for number, prompt in enumerate(self._prompts):
             answers: list[str] = []
             for turn in range(len(prompt.turns)):
@@ -189,7 +224,7 @@ class Comparison:
         params = replace(sampling_params(self._settings, 0), max_new_tokens=WARM_UP_TOKENS)
         for make in self._makers.values():
             try:
-                make().generate(prompt_ids(self._target, self._prompts[0]), params)
+                _exhaust(make().stream(prompt_ids(self._target, self._prompts[0]), params))
             except HotheadError:
                 continue  # the measured run will say so, and file it under its prompt
 
@@ -209,7 +244,7 @@ class Comparison:
         if len(answers) < turn:
             reason = f"turn {turn} has no answer to go on from"
             return tuple(Failure(**place, method=name, error=reason) for name in names)
-        done: dict[str, tuple[Generation, Answered]] = {}
+        done: dict[str, Replied] = {}
         errors: dict[str, str] = {}
         for name in names[first:] + names[:first]:
             try:
@@ -225,29 +260,50 @@ class Comparison:
             if reference is None or name in errors:
                 outcomes.append(Failure(**place, method=name, error=errors[name]))
                 continue
-            generation, answered = done[name]
+            replied = done[name]
             if name == PLAIN and repeat == 0:
                 verdict = Verdict("reference")
             elif self._settings.temperature > 0:
                 verdict = Verdict("sampled")
+            elif name in PEERS:
+                is_same = replied.answered.target_ids == reference.target_ids
+                verdict = Verdict("equal" if is_same else "other")
             else:
-                verdict = judge(self._target, ids, reference, answered)
-            outcomes.append(_answer_record(place, name, generation, verdict))
+                verdict = judge(self._target, ids, reference, replied.answered)
+            outcomes.append(_answer_record(place, name, replied, verdict))
         return tuple(outcomes)
 
-    def _answer(self, name: str, prompt: Prompt, answers: Sequence[str], repeat: int) -> tuple[Generation, Answered]:
+    def _answer(self, name: str, prompt: Prompt, answers: Sequence[str], repeat: int) -> "Replied":
         decoder = self._decoders[name]
-        stream = decoder.stream(prompt_ids(self._target, prompt, answers), sampling_params(self._settings, repeat))
-        emitted = tuple(len(chunk.target_ids) for chunk in stream)
-        width = 1 if decoder.draft is None else decoder.shape.width
-        return stream.result, Answered(tuple(stream.result.target_ids), emitted, width)
+        ids, params = prompt_ids(self._target, prompt, answers), sampling_params(self._settings, repeat)
+        start = time.perf_counter()
+        stream = decoder.stream(ids, params)
+        emitted = _exhaust(stream)
+        seconds = time.perf_counter() - start
+        drafts = isinstance(decoder, SpeculativeDecoder) and decoder.draft is not None
+        width = decoder.shape.width if drafts else 1  # type: ignore[attr-defined]
+        return Replied(stream.result, seconds, Answered(tuple(stream.result.target_ids), emitted, width))
 
-    def _reference(self, prompt: Prompt, turn: int, done: Mapping[str, tuple[Generation, Answered]]) -> Answered | None:
+    def _reference(self, prompt: Prompt, turn: int, done: Mapping[str, "Replied"]) -> Answered | None:
         """Plain decoding's answer of the first repeat, as the log or this block has it."""
         earlier = self._plain(prompt, turn)
         if earlier is not None and earlier.target_ids is not None:
             return Answered(earlier.target_ids, (1,) * len(earlier.target_ids), 1)
-        return done[PLAIN][1] if PLAIN in done else None
+        return done[PLAIN].answered if PLAIN in done else None
+
+
+@dataclass(frozen=True)
+class Replied:
+    """A method's answer, the seconds from asking to having it, and the passes that made it."""
+
+    generation: Generation
+    seconds: float
+    answered: Answered
+
+
+def _exhaust(stream: Iterable[Chunk]) -> tuple[int, ...]:
+    """Tokens of each chunk."""
+    return tuple(len(chunk.target_ids) for chunk in stream)
 
 
 def prompt_ids(target: Target, prompt: Prompt, answers: Sequence[str] = (), raw: bool = False) -> list[int]:
@@ -258,9 +314,9 @@ def prompt_ids(target: Target, prompt: Prompt, answers: Sequence[str] = (), raw:
     return list(target.tokenizer("\n".join(message["content"] for message in messages))["input_ids"])
 
 
-def _answer_record(place: dict[str, Any], name: str, generation: Generation, verdict: Verdict) -> Answer:
-    stats = generation.stats
-    keeps_text = verdict.equality != "equal"
+def _answer_record(place: dict[str, Any], name: str, replied: Replied, verdict: Verdict) -> Answer:
+    generation, stats = replied.generation, replied.generation.stats
+    keeps_text = verdict.equality not in ("equal", "other")
     return Answer(
         **place,
         method=name,
@@ -278,6 +334,7 @@ def _answer_record(place: dict[str, Any], name: str, generation: Generation, ver
         ids_digest=ids_digest(generation.target_ids),
         target_ids=tuple(generation.target_ids) if keeps_text else None,
         text=generation.text if keeps_text else None,
+        answer_s=replied.seconds,
     )
 
 

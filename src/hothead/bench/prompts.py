@@ -8,7 +8,7 @@ prompt a line.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,30 @@ def read_prompts(path: Path, per_group: int | None = None) -> tuple[Prompt, ...]
             raise InputError(f"{path}: two prompts have the id {prompt.id!r}; results are filed by id")
         seen.add(prompt.id)
     return prompts if per_group is None else first_of_each_group(prompts, per_group)
+
+
+def read_prompt_sets(
+    paths: Sequence[Path], per_group: int | None = None, groups: Sequence[str] = ()
+) -> tuple[Prompt, ...]:
+    """One prompt set, or several as one: then ids begin with their file's name.
+
+    Args:
+        groups: keep only these; none: all.
+
+    Raises:
+        InputError: as :func:`read_prompts`, or a group that no prompt is in.
+    """
+    prompts: list[Prompt] = []
+    for path in paths:
+        found = read_prompts(path, per_group)
+        prompts += found if len(paths) == 1 else [replace(p, id=f"{Path(path).stem}/{p.id}") for p in found]
+    known = dict.fromkeys(prompt.group for prompt in prompts)
+    for group in groups:
+        if group not in known:
+            raise InputError(f"no prompt is in the group {group!r}; the groups are {', '.join(known)}")
+    if len({prompt.id for prompt in prompts}) < len(prompts):
+        raise InputError(f"two prompt sets have one name among {', '.join(map(str, paths))}; results are filed by it")
+    return tuple(prompt for prompt in prompts if not groups or prompt.group in groups)
 
 
 def first_of_each_group(prompts: Iterable[Prompt], count: int) -> tuple[Prompt, ...]:

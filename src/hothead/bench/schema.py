@@ -25,7 +25,18 @@ DYNAMIC = "dynamic"
 FULL_REFRESH = "full_refresh"
 METHODS = (PLAIN, FULL, STATIC, DYNAMIC, FULL_REFRESH)
 
-Equality = Literal["reference", "equal", "tied", "different", "sampled"]
+# Other engines, as they come, on the same model.
+TRANSFORMERS = "transformers"
+ASSISTED = "transformers-assisted"  # with the same standalone draft
+LOOKUP = "transformers-lookup"  # drafts copied from the prompt
+LLAMA_CPP = "llama.cpp"  # our weights in our dtype
+LLAMA_CPP_GGUF = "llama.cpp-gguf"  # the target's own GGUF file, as it was quantized
+VLLM = "vllm"
+VLLM_DRAFT = "vllm-draft"  # with the same draft, its vocabulary whole
+PEERS = (TRANSFORMERS, ASSISTED, LOOKUP, LLAMA_CPP, LLAMA_CPP_GGUF, VLLM, VLLM_DRAFT)
+
+# "other": a peer's answer that is not plain decoding's. Other kernels round otherwise, so that is no fault.
+Equality = Literal["reference", "equal", "tied", "different", "sampled", "other"]
 
 
 class Record(BaseModel):
@@ -75,6 +86,7 @@ class Settings(Record):
     num_steps: int
     draft_topk: int = 1
     num_draft_tokens: int | None = None  # None: a chain's
+    tree: str | None = None  # LEVELS/TOPK/TOKENS of the methods named "... tree"
     slots: int
     policy: str
     max_new_tokens: int
@@ -104,6 +116,7 @@ class Header(Record):
     engine_mode: Literal["eager", "compiled"] = "eager"
     prompt_set: PromptSetIdentity
     settings: Settings
+    peers: dict[str, tuple[str, ...]] = {}  # how each other engine was run; a word "?" for one that could not be
 
 
 class Session(Record):
@@ -130,7 +143,10 @@ class Difference(Record):
 
 
 class Answer(Record):
-    """One answer of one method. Times and counts are those of :class:`hothead.engine.generate.Stats`."""
+    """One answer of one method. Times and counts are those of :class:`hothead.engine.generate.Stats`.
+
+    Of a peer they are what it tells; ``answer_s`` is measured here for every method alike.
+    """
 
     kind: Literal["answer"] = "answer"
     prompt_id: str
@@ -152,6 +168,7 @@ class Answer(Record):
     ids_digest: str
     target_ids: tuple[int, ...] | None = None  # of plain's first repeat, and of every answer that differs from it
     text: str | None = None  # likewise
+    answer_s: float | None = None  # from the prompt's ids to the whole answer, as who asks sees it
 
     @property
     def decoded_tokens(self) -> int:
@@ -194,6 +211,11 @@ class Results:
     @property
     def answers(self) -> tuple[Answer, ...]:
         return tuple(o for block in self.blocks.values() for o in block if isinstance(o, Answer))
+
+    @property
+    def own_answers(self) -> tuple[Answer, ...]:
+        """Those of our engine's methods."""
+        return tuple(answer for answer in self.answers if answer.method not in PEERS)
 
     @property
     def failures(self) -> tuple[Failure, ...]:

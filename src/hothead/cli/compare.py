@@ -1,15 +1,16 @@
 """``hothead compare``: every method on the same prompts, texts checked; ``compare show`` reads what it wrote."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hothead.bench.methods import DEFAULT_TREE, split_names
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
-from hothead.bench.schema import DYNAMIC, FULL, METHODS, PLAIN, STATIC, Answer, Results, Settings, read_results
-from hothead.bench.summary import OVERALL, count_equality, summarize
+from hothead.bench.schema import DYNAMIC, FULL, METHODS, PEERS, PLAIN, STATIC, Answer, Results, Settings, read_results
+from hothead.bench.summary import DECODING, OVERALL, Clock, count_equality, summarize
 from hothead.cli import common
 from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, verb_app
 from hothead.cli.engine_options import Engine, EngineOptions, SamplingOptions, option, require_torch, with_options
@@ -21,6 +22,7 @@ from hothead.report.profile import SpanCost, cost_remark, profile_document
 
 if TYPE_CHECKING:
     from hothead.bench.compare import Block
+    from hothead.bench.peers.base import Peers
     from hothead.bench.schema import Header
 
 app = verb_app()
@@ -87,7 +89,7 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
     require_torch()
     from hothead.bench.compare import check_methods
 
-    names = tuple(name.strip() for name in methods.split(","))
+    names = split_names(methods)
     has_vocab = engine.ranking is not None or engine.vocab is not None
     check_methods(names, engine.draft is not None, has_vocab, engine.ranking is not None)
     params = sampling.params()
@@ -123,26 +125,34 @@ def run_comparison(
     output: Path | None,
     show_texts: bool = False,
     trace: Trace | None = None,
+    peers: "Peers | None" = None,
 ) -> Results:
     """Compare with models that are loaded, going on with ``output`` if it exists, with a progress bar."""
     from hothead.bench.compare import Comparison, decoder_makers
     from hothead.bench.log import ResultLog
 
     makers = decoder_makers(
-        settings.methods,
+        [name for name in settings.methods if name not in PEERS],
         loaded.target,
         loaded.draft,
         loaded.vocab,
         loaded.dynamic,
         loaded.prior_counts,
         loaded.options.shape(),
+        vocab_of=loaded.vocab_of,
+        tree=settings.tree or DEFAULT_TREE,
     )
-    log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts), output)
-    comparison = Comparison(loaded.target, makers, prompts, settings, log, trace)
+    log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts, peers), output)
+    blocks = sum(len(prompt.turns) for prompt in prompts) * settings.repeats
     if log.resumed_blocks:
-        remark = f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on"
+        remark = f"{output}: {log.resumed_blocks} of {blocks} blocks are there; going on"
         common.stderr.print(remark, soft_wrap=True, markup=False)
-    with _saying_what_is_saved(output):
+    if log.resumed_blocks == blocks:
+        return log.results
+    with _saying_what_is_saved(output), ExitStack() as stack:
+        if peers is not None:
+            makers |= stack.enter_context(peers.open())
+        comparison = Comparison(loaded.target, makers, prompts, settings, log, trace)
         if show_texts:  # they show the progress
             for block in comparison.run():
                 _print_block(block)
@@ -165,7 +175,9 @@ def _saying_what_is_saved(output: Path | None) -> Iterator[None]:
         raise
 
 
-def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...]) -> "Header":
+def comparison_header(
+    loaded: Engine, settings: Settings, prompt_set: str, prompts: tuple[Prompt, ...], peers: "Peers | None" = None
+) -> "Header":
     """What is about to be compared."""
     from hothead.bench.compare import vocab_identity
     from hothead.bench.machine import model_identity, this_machine, versions
@@ -185,6 +197,7 @@ def comparison_header(loaded: Engine, settings: Settings, prompt_set: str, promp
         engine_mode="compiled" if loaded.target.is_compiled else "eager",
         prompt_set=PromptSetIdentity(name=prompt_set, prompts=len(prompts), digest=prompts_digest(prompts)),
         settings=settings,
+        peers={} if peers is None else peers.words,
     )
 
 
@@ -240,9 +253,9 @@ def _print_tables(results: Results) -> None:
         common.stdout.print(line, soft_wrap=True, markup=False)
 
 
-def document(results: Results, costs: dict[str, SpanCost] | None = None) -> dict[str, Any]:
+def document(results: Results, costs: dict[str, SpanCost] | None = None, clock: Clock = DECODING) -> dict[str, Any]:
     """The ``--json`` document: header, groups (the last is all of them), texts, errors; the profile if there is one."""
-    summaries = summarize(results)
+    summaries = summarize(results, clock)
     profile = {}
     if results.header.settings.profiled and summaries:
         profile = {"profile": profile_document({m.method: m.ms_per_round for m in summaries[-1].methods}, costs)}
@@ -251,7 +264,7 @@ def document(results: Results, costs: dict[str, SpanCost] | None = None) -> dict
         "sessions": [session.model_dump() for session in results.sessions],
         "groups": summaries,
         **profile,
-        "texts": count_equality(results.answers),
+        "texts": count_equality(results.own_answers),
         "errors": [failure.model_dump() for failure in results.failures],
         "overall": OVERALL,
     }
@@ -260,7 +273,7 @@ def document(results: Results, costs: dict[str, SpanCost] | None = None) -> dict
 def refuse_bad(results: Results) -> None:
     """
     Raises:
-        HotheadError: an answer failed, or a text is not the target's.
+        HotheadError: an answer of the engine failed, or a text of it is not the target's. Of peers neither is an error.
     """
     different = [answer for answer in results.answers if answer.equality == "different"]
     if different:
@@ -268,6 +281,6 @@ def refuse_bad(results: Results) -> None:
             f"{len(different)} answers are not plain decoding's text, and not by a tie of logits; first "
             f"{report.place(different[0])}"
         )
-    if results.failures:
-        first = results.failures[0]
-        raise HotheadError(f"{len(results.failures)} answers failed; first {report.place(first)}: {first.error}")
+    failures = [failure for failure in results.failures if failure.method not in PEERS]
+    if failures:
+        raise HotheadError(f"{len(failures)} answers failed; first {report.place(failures[0])}: {failures[0].error}")

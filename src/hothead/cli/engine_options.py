@@ -208,6 +208,18 @@ class Engine:
             return FULL_REFRESH
         return STATIC if self.dynamic.policy == "none" or not self.dynamic.slots else DYNAMIC
 
+    def vocab_of(self, size: int) -> "DraftVocab":
+        """The ranking's first ``size`` rows.
+
+        Raises:
+            InputError: there is no ranking.
+        """
+        from hothead.vocab import DraftVocab
+
+        if self.ranking is None:
+            raise InputError(f"a vocabulary of {size} rows needs a ranking to choose from: give --ranking")
+        return DraftVocab.from_ranking(self.ranking, size=size, target_vocab_size=self.target.vocab_size)
+
     def decoder(self) -> "SpeculativeDecoder":
         """The decoder that the options ask for."""
         from hothead.engine.generate import SpeculativeDecoder

@@ -47,6 +47,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("inspect", "hothead.cli.inspect", "inspect", "Explain a map or a draft, and what is wrong with it."),
     Verb("serve", "hothead.cli.serve", "app", "Serve a model with vLLM and a hot draft head."),
     Verb("bench head", "hothead.cli.bench_head", "app", "Time LM heads of different vocabularies."),
+    Verb("bench engine", "hothead.cli.bench_engine", "app", "Compare the engine with other engines."),
     Verb("bench server", "hothead.cli.bench_server", "app", "Compare servers with and without a hot head."),
 )
 

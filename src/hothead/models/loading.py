@@ -44,7 +44,7 @@ def load_target(
         InputError: nothing loadable there, a model that cannot be a target, or one that cannot run compiled.
     """
     compiled = _runs_compiled(engine_mode, dtype, device)
-    target = Target(_load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse, compiled=compiled)
+    target = Target(load_causal_lm(spec, dtype, device), load_tokenizer(spec), fuse=fuse, compiled=compiled)
     if engine_mode == "compiled" and not target.is_compiled:
         raise InputError(
             f"{type(target.model).__name__} cannot run compiled: only fused layers can (Llama's and Qwen2's); "
@@ -94,7 +94,7 @@ def load_draft(spec: str, target: Target) -> Draft:
             "a standalone draft must use the same one"
         )
     dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
-    return CausalLMDraft(_load_causal_lm(spec, dtype, str(target.device)), target)
+    return CausalLMDraft(load_causal_lm(spec, dtype, str(target.device)), target)
 
 
 def save_dequantized(spec: str, folder: Path) -> Path:
@@ -103,7 +103,7 @@ def save_dequantized(spec: str, folder: Path) -> Path:
     Raises:
         InputError: as :func:`load_target`.
     """
-    _load_causal_lm(spec, "bfloat16", "cpu").save_pretrained(folder)
+    load_causal_lm(spec, "bfloat16", "cpu").save_pretrained(folder)
     load_tokenizer(spec).save_pretrained(folder)
     return folder
 
@@ -114,7 +114,12 @@ def _dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
+def load_causal_lm(spec: str, dtype: str, device: str) -> PreTrainedModel:
+    """A model as transformers has it, untouched.
+
+    Raises:
+        InputError: as :func:`load_target`.
+    """
     torch_dtype = _dtype(dtype)
     source = resolve_model(spec)
     arguments = dict(source.keywords)

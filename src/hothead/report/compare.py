@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hothead.bench.schema import FULL, PLAIN, Answer, Failure, Results, Settings
 from hothead.bench.stats import Estimate
-from hothead.bench.summary import OVERALL, GroupSummary, MethodSummary, count_equality, summarize
+from hothead.bench.summary import DECODING, OVERALL, Clock, GroupSummary, count_equality, summarize
 from hothead.errors import InputError
 from hothead.report.figures import COLOURS, GREY, Figure, check_plot_path, legend, plain_axes, save_together
 from hothead.spans import PROFILE_LABELS, SECTION_LABELS, VERIFY_PARTS
@@ -48,8 +48,9 @@ def speed_table(summaries: Sequence[GroupSummary]) -> Table:
 
 def breakdown_table(group: GroupSummary) -> Table:
     """As :func:`round_table`, and (apart from the round) the prefill."""
-    rounds = round_table({method.method: method.ms_per_round for method in group.methods}, group.name)
-    prefill = ("prefill", *(f"{method.prefill_ms:.0f}     " for method in group.methods))
+    methods = [method for method in group.methods if method.ms_per_round]
+    rounds = round_table({method.method: method.ms_per_round for method in methods}, group.name)
+    prefill = ("prefill", *(f"{method.prefill_ms:.0f}     " for method in methods))
     return Table(rounds.title, rounds.columns, (*rounds.rows, prefill))
 
 
@@ -70,32 +71,42 @@ def round_table(ms_by_method: Mapping[str, Mapping[str, float]], name: str) -> T
 
 def remarks(results: Results) -> list[str]:
     """What a reader must know beside the tables: texts, errors, and what makes the times doubtful."""
-    answers, failures = results.answers, results.failures
-    settings, machine = results.header.settings, results.header.machine
-    counts = count_equality(answers)
-    lines = [LEGEND] if answers else []
+    failures = results.failures
+    lines = [LEGEND] if results.answers else []
     summaries = summarize(results)
     if summaries and (repeats := spread(summaries[-1])) is not None:
         lines.append(repeats)
-    if counts.sampled:
-        lines.append(f"Texts: sampled at temperature {settings.temperature}, so not compared.")
-    elif counts.compared:
-        lines.append(
-            f"Texts: {counts.equal} of {counts.compared} answers equal plain decoding's token by token; {counts.tied} "
-            f"leave it at a tie of the two top logits in {results.header.dtype}; {counts.different} differ."
-        )
+    lines += texts(results)
     if failures:
         first = failures[0]
         lines.append(f"Errors: {len(failures)} answers failed; first {place(first)}: {first.error}")
+    return lines + circumstances(results)
+
+
+def texts(results: Results) -> list[str]:
+    """How the engine's texts compare with plain decoding's."""
+    counts = count_equality(results.own_answers)
+    if counts.sampled:
+        return [f"Texts: sampled at temperature {results.header.settings.temperature}, so not compared."]
+    if not counts.compared:
+        return []
+    return [
+        f"Texts: {counts.equal} of {counts.compared} answers equal plain decoding's token by token; {counts.tied} "
+        f"leave it at a tie of the two top logits in {results.header.dtype}; {counts.different} differ."
+    ]
+
+
+def circumstances(results: Results) -> list[str]:
+    """What the run went through."""
+    lines = []
     if results.dropped:
         lines.append("The file ends within a block; what is not complete is not counted.")
     if len(results.sessions) > 1:
         lines.append(f"Run in {len(results.sessions)} sessions; the dynamic vocabulary started anew in each.")
-    busy = [s.load_1min for s in results.sessions if s.load_1min is not None and s.load_1min > machine.cores / 2]
+    cores = results.header.machine.cores
+    busy = [s.load_1min for s in results.sessions if s.load_1min is not None and s.load_1min > cores / 2]
     if busy:
-        lines.append(
-            f"The machine was busy before the run (load {max(busy):.1f} on {machine.cores} cores): times may be off."
-        )
+        lines.append(f"The machine was busy before the run (load {max(busy):.1f} on {cores} cores): times may be off.")
     return lines
 
 
@@ -155,24 +166,24 @@ def figures(summaries: Sequence[GroupSummary]) -> list[Figure]:
     ]
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: Results, path: Path, clock: Clock = DECODING) -> None:
     """Draw what :func:`figures` gives, side by side, into ``path`` (.png, .svg or .pdf).
 
     Raises:
         InputError: nothing to draw, another kind of file, or one that cannot be written.
     """
     check_plot_path(path)
-    found = figures(summarize(results))
+    found = figures(summarize(results, clock))
     if not found:
         raise InputError("no complete block of answers yet: nothing to plot")
     save_together(found, headline(results), path)
 
 
 def _draw_ratios(axes, summaries: Sequence[GroupSummary]) -> None:  # type: ignore[no-untyped-def]
-    methods = [method.method for method in summaries[0].methods if method.method != PLAIN]
+    methods = [method.method for method in summaries[-1].methods if method.method != PLAIN]
     width = 0.8 / max(1, len(methods))
     for number, name in enumerate(methods):
-        found = [_ratio(next(m for m in group.methods if m.method == name)) for group in summaries]
+        found = [_ratio(name, group) for group in summaries]
         at = [group + (number - (len(methods) - 1) / 2) * width for group in range(len(summaries))]
         values = [ratio.value for ratio in found]
         errors = [
@@ -192,18 +203,20 @@ def _draw_ratios(axes, summaries: Sequence[GroupSummary]) -> None:  # type: igno
     legend(axes, columns=4, below=0.4 if slanted else 0.18)
 
 
-def _ratio(method: MethodSummary) -> Estimate:
-    assert method.times_plain is not None  # plain itself is not drawn
-    return method.times_plain
+def _ratio(name: str, group: GroupSummary) -> Estimate:
+    """Against plain decoding; not a number, which is not drawn, for a method that did not answer this group."""
+    found = next((m.times_plain for m in group.methods if m.method == name), None)
+    return Estimate(float("nan")) if found is None else found
 
 
 def _draw_breakdown(axes, group: GroupSummary) -> None:  # type: ignore[no-untyped-def]
     assert group.name == OVERALL
-    names = [method.method for method in group.methods]
+    methods = [method for method in group.methods if method.ms_per_round]
+    names = [method.method for method in methods]
     bottom = [0.0] * len(names)
     for (section, label), colour in zip(SECTION_LABELS.items(), COLOURS, strict=True):
         parts = (section, *VERIFY_PARTS) if section == "target_verify" else (section,)
-        heights = [sum(method.ms_per_round.get(part, 0.0) for part in parts) for method in group.methods]
+        heights = [sum(method.ms_per_round.get(part, 0.0) for part in parts) for method in methods]
         axes.bar(names, heights, bottom=bottom, label=label, color=colour)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("ms per round")

@@ -9,11 +9,11 @@ import numpy as np
 
 from hothead.bench.schema import DYNAMIC, STATIC, Machine, Results
 from hothead.bench.stats import Estimate
-from hothead.bench.summary import summarize
+from hothead.bench.summary import DECODING, WHOLE_ANSWER, summarize
 from hothead.plan.schema import Plan
 from hothead.ranking.ranking import Source, TokenRanking
 from hothead.replay.curve import Interval
-from hothead.report import compare, curve, head, plan_summary, predicted
+from hothead.report import compare, curve, engine, head, plan_summary, predicted
 from hothead.report.compare import Table
 from hothead.report.evidence import Evidence, ResultFile
 from hothead.report.figures import COLOURS, Figure, legend, log_scale, plain_axes, spread_indices
@@ -206,8 +206,9 @@ def prediction_sections(evidence: Evidence) -> Iterator[Section]:
 def speed_sections(evidence: Evidence) -> Iterator[Section]:
     """Measured speed per task group, and where a round's time goes."""
     for file, results in evidence.comparisons:
-        summaries = summarize(results)
-        tables = (compare.speed_table(summaries), compare.breakdown_table(summaries[-1])) if summaries else ()
+        shown = engine if engine.has_peers(results) else compare  # other engines can be timed by whole answers only
+        summaries = summarize(results, WHOLE_ANSWER if shown is engine else DECODING)
+        tables = (shown.speed_table(summaries), compare.breakdown_table(summaries[-1])) if summaries else ()
         words = [compare.headline(results)]
         if not summaries:
             words.append("No complete block of answers yet: nothing to measure.")
@@ -217,7 +218,7 @@ def speed_sections(evidence: Evidence) -> Iterator[Section]:
             tuple(words),
             tuple(compare.figures(summaries)),
             tables,
-            tuple(compare.remarks(results)),
+            tuple(shown.remarks(results)),
         )
 
 

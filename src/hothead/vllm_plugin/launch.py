@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from hothead.errors import InputError
+from hothead.files import cache_folder
 from hothead.tokenizer import resolve_model
 from hothead.vllm_plugin.settings import KEY, read_settings
 
@@ -79,7 +80,7 @@ def servable_model(spec: str) -> str:
     source = resolve_model(spec)
     if source.gguf_file is None:
         return source.location
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hothead"
+    cache = cache_folder()
     folder = cache / f"{Path(source.gguf_file).stem}-bf16"
     if not folder.is_dir():
         from hothead.models.loading import save_dequantized
