@@ -52,7 +52,7 @@ def llama_servers(args: argparse.Namespace) -> dict[str, list[str]]:
     """Each configuration's command, without the port. Caches in float32, as the other engines have them here."""
     threads = str(len(os.sched_getaffinity(0)))
     command = [str(args.llama_server), "-m", str(args.target_gguf), "--ctx-size", "2048", "--parallel", "1"]
-    command += ["--threads", threads, "--metrics", "--no-webui", "--jinja", "--reasoning-format", "none"]
+    command += ["--threads", threads, "--metrics", "--no-ui", "--cache-ram", "0", "--reasoning-format", "none"]
     command += ["--cache-type-k", "f32", "--cache-type-v", "f32", "--no-cache-prompt"]
     speculative = ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(args.num_steps)]
     speculative += ["--spec-draft-type-k", "f32", "--spec-draft-type-v", "f32"]
