@@ -107,7 +107,7 @@ def parse() -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder for checkpoint, log and draft")
     add("--init-eagle", type=Path, help="EAGLE-1 draft's model.safetensors to start from (warm.py)")
     add("--vocab-size", type=int, default=16384, help="rows of the draft's head")
-    add("--kv-heads", type=int, default=3)
+    add("--kv-heads", type=int, default=9, help="without --init-eagle; with it, 18 heads have keys of their own")
     add("--steps", type=int, default=1200, help="optimizer steps")
     add("--span-tokens", type=int, default=3072, help="trained positions in a batch")
     add("--lr", type=float, default=2e-3)
