@@ -8,7 +8,7 @@
 #   times   bfloat16: tokens per second. Leave the machine alone meanwhile.
 #
 # PYTHON is of an environment with vLLM and hothead; ENGINE_PYTHON (default: the same) runs hothead's engine.
-# PER_GROUP prompts of each group, TOKENS new tokens each.
+# PER_GROUP prompts of each group, TOKENS new tokens each; ENGINES are the servers to ask, llama.cpp and vllm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=$1 prompts=$2 python=${3:-.venv/bin/python}
@@ -41,7 +41,10 @@ for each in full:$draft pruned:$work/pruned; do
   $engine_python -m hothead compare --target $target --draft ${each#*:} --dtype $dtype --methods plain,full $ask \
     -o results/eagle3_engine_${each%%:*}_$dtype.jsonl
 done
-$python $here/servers.py --target $target --draft $draft --pruned $work/pruned --ranking $ranking --size $size \
-  --target-gguf $work/target-$gguf.gguf --draft-gguf $work/draft-$gguf.gguf --pruned-gguf $work/pruned-$gguf.gguf \
-  --llama-server "$LLAMA_BIN/llama-server" --dtype $dtype $ask -o results/eagle3_servers_$dtype.jsonl --logs $work/logs
+for engine in ${ENGINES:-llama.cpp vllm}; do
+  $python $here/servers.py --engine $engine --target $target --draft $draft --pruned $work/pruned --ranking $ranking \
+    --size $size --target-gguf $work/target-$gguf.gguf --draft-gguf $work/draft-$gguf.gguf \
+    --pruned-gguf $work/pruned-$gguf.gguf --llama-server "$LLAMA_BIN/llama-server" --dtype $dtype $ask \
+    -o results/eagle3_${engine}_$dtype.jsonl --logs $work/logs
+done
 $engine_python $here/tables.py results docs/eagle3.md

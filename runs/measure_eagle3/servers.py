@@ -1,4 +1,4 @@
-"""The EAGLE-3 draft in servers: stock vLLM, vLLM with the plugin, and llama.cpp's llama-server, asked in turn.
+"""The EAGLE-3 draft in the servers of one engine, asked in turn: stock vLLM and vLLM with the plugin, or llama-server.
 
 Of each engine: plain decoding, the draft as it was trained, and the draft pruned; of vLLM also the plugin, which
 prunes the same draft at load.
@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
     add("--draft-gguf", type=Path, required=True)
     add("--pruned-gguf", type=Path, required=True)
     add("--llama-server", type=Path, required=True)
-    add("--engines", nargs="+", choices=("vllm", "llama.cpp"), default=("vllm", "llama.cpp"))
+    add("--engine", choices=("vllm", "llama.cpp"), required=True)
     add("--dtype", choices=("float32", "bfloat16"), required=True, help="vLLM's; the GGUFs say llama.cpp's")
     add("--num-steps", type=int, default=4)
     add("--prompts", type=Path, required=True)
@@ -100,12 +100,12 @@ def main() -> None:
             wait_until_healthy(name, url, stack.enter_context(running(command, log)), log)
             servers.append(Server(name, url, tuple(command)))
 
-        if "vllm" in args.engines:
+        if args.engine == "vllm":
             for name, (config, loads) in vllm_servers(args).items():
                 port = free_port()
                 with plugins(loads):
                     start(name, config.command(port), port)
-        if "llama.cpp" in args.engines:
+        else:
             for name, command in llama_servers(args).items():
                 port = free_port()
                 start(name, [*command, "--port", str(port)], port)

@@ -1,5 +1,6 @@
 """docs/eagle3.md from the files that run.sh wrote to results/: every number in its tables comes from there."""
 
+import hashlib
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -43,10 +44,6 @@ def markdown(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table as Markdown."""
     table = Table("", columns, tuple(rows))
     return "\n".join("| " + " | ".join(line) + " |" for line in (table.columns, ("---",) * len(columns), *table.rows))
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -126,37 +123,54 @@ def server_time_rows(waves: list[Wave]) -> list[tuple[str, ...]]:
     ]
 
 
+def agreement(engine: Results, servers: dict[str, list[Wave]]) -> str:
+    """How many of plain decoding's answers are the same in hothead and in each server, in a sentence."""
+    ours = {
+        hashlib.sha256((answer.text or "").encode()).hexdigest()[:16]
+        for answer in engine.answers
+        if answer.method == PLAIN
+    }
+    parts = []
+    for name, waves in servers.items():
+        theirs = [digest for wave in waves if wave.config == f"{name} plain" for digest in wave.digests]
+        parts.append(f"{sum(digest in ours for digest in theirs)} of {len(theirs)} in {name}")
+    return f"Plain decoding's answers that are hothead's own to the last character: {', '.join(parts)}."
+
+
 def setting(header: Header, waves: list[Wave]) -> str:
     """What was asked, in a sentence."""
     prompts = sum(wave.prompts for wave in waves if wave.config == waves[0].config)
-    versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
     return (
         f"{prompts} prompts of `{header.prompt_set}`, up to {header.load.max_tokens} tokens, greedy, k = 4, one request "
-        f"at a time; {header.machine.cpu}, {header.machine.cores} cores; {versions}."
+        f"at a time; {header.machine.cpu}, {header.machine.cores} cores"
     )
 
 
 def sections(results: Path, dtype: str) -> list[str]:
-    """The part of one run, if its files are there."""
-    servers = results / f"eagle3_servers_{dtype}.jsonl"
-    engine = {draft: results / f"eagle3_engine_{draft}_{dtype}.jsonl" for draft in ("full", "pruned")}
-    if not servers.exists():
+    """The part of one run, of the engines whose files are there."""
+    paths = {draft: results / f"eagle3_engine_{draft}_{dtype}.jsonl" for draft in ("full", "pruned")}
+    engine = {draft: read_results(path) for draft, path in paths.items() if path.exists()}
+    servers = [path for name in ("vllm", "llama.cpp") if (path := results / f"eagle3_{name}_{dtype}.jsonl").exists()]
+    if not engine or not servers:
         return []
-    header, waves = read_waves(servers)
-    runs = {draft: read_results(path) for draft, path in engine.items()}
-    files = ", ".join(f"`results/{path.name}`" for path in (*engine.values(), servers))
+    headers, waves = zip(*(read_waves(path) for path in servers), strict=True)
+    asked = {setting(header, found) for header, found in zip(headers, waves, strict=True)}
+    files = ", ".join(f"`results/{path.name}`" for path in (*paths.values(), *servers))
     if dtype == "float32":
+        rows = engine_text_rows(engine) + [row for found in waves for row in server_text_rows(found)]
         return [
             "## The same text, float32",
-            f"{files}. {setting(header, waves)} Same text: answers equal to plain decoding's in the same engine.",
-            markdown(COLUMNS, engine_text_rows(runs) + server_text_rows(waves)),
+            f"{files}. {'; '.join(sorted(asked))}. Same text: answers equal to plain decoding's in the same engine.",
+            markdown(COLUMNS, rows),
+            agreement(engine["full"], {w[0].config.rpartition(" ")[0]: w for w in waves}),
         ]
     columns = ("", "tokens/s", "x plain", "acceptance length", "draft step, ms")
+    rows = engine_time_rows(engine) + [row for found in waves for row in server_time_rows(found)]
     return [
         "## How fast, bfloat16",
-        f"{files}. {setting(header, waves)} Tokens per second are of whole answers, prefill included; a draft step is the "
-        "layer and the head, once each, where the engine tells it.",
-        markdown(columns, engine_time_rows(runs) + server_time_rows(waves)),
+        f"{files}. {'; '.join(sorted(asked))}. Tokens per second are of whole answers, prefill included; a draft step is "
+        "the layer and the head, once each, where the engine tells it.",
+        markdown(columns, rows),
     ]
 
 
