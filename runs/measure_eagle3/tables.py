@@ -141,8 +141,8 @@ def setting(header: Header, waves: list[Wave]) -> str:
     """What was asked, in a sentence."""
     prompts = sum(wave.prompts for wave in waves if wave.config == waves[0].config)
     return (
-        f"{prompts} prompts of `{header.prompt_set}`, up to {header.load.max_tokens} tokens, greedy, k = 4, one request "
-        f"at a time; {header.machine.cpu}, {header.machine.cores} cores"
+        f"{prompts} prompts of `{header.prompt_set}`, up to {header.load.max_tokens} tokens, greedy, k = 4, one "
+        f"request at a time; {header.machine.cpu}, {header.machine.cores} cores"
     )
 
 
@@ -168,8 +168,8 @@ def sections(results: Path, dtype: str) -> list[str]:
     rows = engine_time_rows(engine) + [row for found in waves for row in server_time_rows(found)]
     return [
         "## How fast, bfloat16",
-        f"{files}. {'; '.join(sorted(asked))}. Tokens per second are of whole answers, prefill included; a draft step is "
-        "the layer and the head, once each, where the engine tells it.",
+        f"{files}. {'; '.join(sorted(asked))}. Tokens per second are of whole answers, prefill included; a draft "
+        "step is the layer and the head, once each, where the engine tells it.",
         markdown(columns, rows),
     ]
 

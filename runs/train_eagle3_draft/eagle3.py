@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import TAPS
 from draft import ChainLayer, DraftConfig
 from safetensors.torch import load_file, save_file
+from taps import TAPS
 from torch import Tensor, nn
 
 from hothead.vocab import DraftVocab
@@ -103,9 +103,7 @@ def load_eagle3(folder: Path, config: DraftConfig) -> Eagle3:
     return draft
 
 
-def save_eagle3(
-    draft: Eagle3, folder: Path, target_folder: Path, embedding: Tensor, metadata: dict[str, str]
-) -> None:
+def save_eagle3(draft: Eagle3, folder: Path, target_folder: Path, embedding: Tensor, metadata: dict[str, str]) -> None:
     """Write model.safetensors (atomically) and config.json in the public EAGLE-3 layout."""
     folder.mkdir(parents=True, exist_ok=True)
     about = {"format": "pt", **metadata}

@@ -6,7 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-import common  # noqa: F401 - makes the modules below importable
 import torch
 from draft import DraftConfig
 from eagle3 import load_eagle3

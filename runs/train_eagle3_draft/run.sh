@@ -6,6 +6,7 @@
 #   SPEC_BENCH Spec-Bench's answers were made there too if it was given: evaluation only
 set -euo pipefail
 cd "$(dirname "$0")"
+export PYTHONPATH="$PWD/../train_demo_draft${PYTHONPATH:+:$PYTHONPATH}" # whose modules these scripts build on
 PYTHON=${PYTHON:-python}
 WORK=${WORK:-../train_demo_draft/work}
 NAMES=${NAMES:-"qa-* requests-* math-* translation-* rag-* summarization-* selfchat-000[0-3]"}
@@ -17,7 +18,7 @@ OUT=${OUT:-../../drafts/smollm2-135m-instruct-eagle3}
 "$PYTHON" taps.py --target "$WORK/target" --shards "$WORK/shards" --names $NAMES --out "$WORK/eagle3/shards"
 "$PYTHON" train_eagle3.py --target "$WORK/target" --shards "$WORK/eagle3/shards" --out "$WORK/eagle3/run" \
     --ranking "$EAGLE1/ranking.safetensors" --init-eagle "$EAGLE1/model.safetensors" \
-    --steps "$STEPS" --lr 1.2e-3 --single-steps 0
+    --steps "$STEPS" --span-tokens 4608 --lr 1.2e-3 --single-steps 0 --eval-every 50
 "$PYTHON" ../train_demo_draft/publish.py --draft "$WORK/eagle3/run/draft" --out "$OUT" \
     --method "EAGLE-3, one layer, started from the EAGLE-1 demo draft" --no-index
 

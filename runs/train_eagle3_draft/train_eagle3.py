@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from common import TAPS
 from batches import Batch, Extent, collate, plan_epoch
 from draft import DraftConfig
 from eagle3 import Eagle3, save_eagle3
@@ -21,6 +20,7 @@ from evaluate import draft_chains, summarise
 from losses import ColumnSampler, draft_loss, soft_labels
 from safetensors.torch import load_file
 from shards import Example
+from taps import TAPS
 from target import load_embedding, read_config
 from torch import Tensor, nn
 from train import Groups, load_groups, lr_factor, optimizers, save_checkpoint
