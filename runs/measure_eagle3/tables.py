@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from hothead.bench.schema import FULL, PLAIN, Results, read_results
-from hothead.bench.server import Header, Row, Wave, read_waves, summarize
+from hothead.bench.server import Row, Wave, read_waves, summarize
 from hothead.bench.summary import OVERALL, count_equality
 from hothead.bench.summary import summarize as summarize_engine
 from hothead.files import write_text
@@ -137,39 +137,49 @@ def agreement(engine: Results, servers: dict[str, list[Wave]]) -> str:
     return f"Plain decoding's answers that are hothead's own to the last character: {', '.join(parts)}."
 
 
-def setting(header: Header, waves: list[Wave]) -> str:
+def setting(results: Results) -> str:
     """What was asked, in a sentence."""
-    prompts = sum(wave.prompts for wave in waves if wave.config == waves[0].config)
+    header = results.header
     return (
-        f"{prompts} prompts of `{header.prompt_set}`, up to {header.load.max_tokens} tokens, greedy, k = 4, one "
-        f"request at a time; {header.machine.cpu}, {header.machine.cores} cores"
+        f"{header.prompt_set.prompts} prompts of `{header.prompt_set.name}`, up to {header.settings.max_new_tokens} "
+        f"tokens, greedy, k = {header.settings.num_steps}, one request at a time; {header.machine.cpu}, "
+        f"{header.machine.cores} cores"
     )
 
 
 def sections(results: Path, dtype: str) -> list[str]:
-    """The part of one run, of the engines whose files are there."""
+    """The part of one run, of the engines whose files are there.
+
+    Raises:
+        ValueError: the engines were asked different prompts, or for different lengths.
+    """
     paths = {draft: results / f"eagle3_engine_{draft}_{dtype}.jsonl" for draft in ("full", "pruned")}
     engine = {draft: read_results(path) for draft, path in paths.items() if path.exists()}
-    servers = [path for name in ("vllm", "llama.cpp") if (path := results / f"eagle3_{name}_{dtype}.jsonl").exists()]
-    if not engine or not servers:
+    files = [results / f"eagle3_{name}_{dtype}.jsonl" for name in ("vllm", "llama.cpp")]
+    servers = {path.stem.split("_")[1]: read_waves(path) for path in files if path.exists()}
+    if "full" not in engine:
         return []
-    headers, waves = zip(*(read_waves(path) for path in servers), strict=True)
-    asked = {setting(header, found) for header, found in zip(headers, waves, strict=True)}
-    files = ", ".join(f"`results/{path.name}`" for path in (*paths.values(), *servers))
+    asked = engine["full"].header
+    for header, _ in servers.values():
+        ours = (asked.prompt_set.digest, asked.settings.max_new_tokens)
+        if (header.prompts_digest, header.load.max_tokens) != ours:
+            raise ValueError(f"the {dtype} results were not asked the same; run run.sh again")
+    waves = {name: found for name, (_, found) in servers.items()}
+    named = ", ".join(f"`results/{path.name}`" for path in (*paths.values(), *files) if path.exists())
     if dtype == "float32":
-        rows = engine_text_rows(engine) + [row for found in waves for row in server_text_rows(found)]
+        rows = engine_text_rows(engine) + [row for found in waves.values() for row in server_text_rows(found)]
         return [
             "## The same text, float32",
-            f"{files}. {'; '.join(sorted(asked))}. Same text: answers equal to plain decoding's in the same engine.",
+            f"{named}. {setting(engine['full'])}. Same text: answers equal to plain decoding's in the same engine.",
             markdown(COLUMNS, rows),
-            agreement(engine["full"], {w[0].config.rpartition(" ")[0]: w for w in waves}),
+            *([agreement(engine["full"], waves)] if waves else []),
         ]
     columns = ("", "tokens/s", "x plain", "acceptance length", "draft step, ms")
-    rows = engine_time_rows(engine) + [row for found in waves for row in server_time_rows(found)]
+    rows = engine_time_rows(engine) + [row for found in waves.values() for row in server_time_rows(found)]
     return [
         "## How fast, bfloat16",
-        f"{files}. {'; '.join(sorted(asked))}. Tokens per second are of whole answers, prefill included; a draft "
-        "step is the layer and the head, once each, where the engine tells it.",
+        f"{named}. {setting(engine['full'])}. Tokens per second are of whole answers, prefill included; a draft step is "
+        "the layer and the head, once each, where the engine tells it.",
         markdown(columns, rows),
     ]
 
