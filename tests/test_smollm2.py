@@ -16,10 +16,12 @@ from hothead import (
     load_draft,
     load_target,
 )
+from hothead.export.prune import prune
 from hothead.models.draft import Draft
 from hothead.models.target import Target
 
 DRAFT = Path(__file__).parent.parent / "drafts" / "smollm2-135m-instruct-eagle"
+EAGLE3 = DRAFT.with_name("smollm2-135m-instruct-eagle3")
 MESSAGES = [{"role": "user", "content": "Explain how rain forms, in three sentences."}]
 
 pytestmark = pytest.mark.skipif(
@@ -61,6 +63,23 @@ def test_the_text_is_plain_text_and_the_draft_is_accepted(target: Target, draft:
         assert result.target_ids == plain.target_ids, method
         # An untrained or misread draft stays below 1.1.
         assert result.stats.acceptance_length > 1.2, method
+
+
+def test_eagle3_pruned_or_not_gives_the_plain_text(target: Target, tmp_path: Path) -> None:
+    ranking = TokenRanking.load(DRAFT / "ranking.safetensors")
+    pruned = prune(EAGLE3, ranking, tmp_path / "pruned", sizes={"size": 4096})
+    params = SamplingParams(max_new_tokens=32)
+    plain = SpeculativeDecoder(target).generate(MESSAGES, params)
+    rows = {}
+    for folder in (EAGLE3, pruned.output):
+        draft = load_draft(str(folder), target)
+        assert draft.vocab is not None
+        rows[folder] = len(draft.vocab)
+        result = SpeculativeDecoder(target, draft).generate(MESSAGES, params)
+        assert result.target_ids == plain.target_ids, folder
+        # With its rows on other ids, its taps in another order or the wrong layers' it stays at about 1.
+        assert result.stats.acceptance_length > 1.2, folder
+    assert list(rows.values()) == [16384, 4096]
 
 
 def test_the_target_is_the_model_transformers_runs(target: Target) -> None:

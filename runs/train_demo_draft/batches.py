@@ -14,8 +14,8 @@ from torch import Tensor
 class Batch:
     """Inputs and targets. T = prefix + span; row r has `pad[r]` positions of left padding.
 
-    next_ids int64 [B, T] is x[t+1]; features bfloat16 [B, T, H] is f[t]; wanted bfloat16 [B, span, H] is
-    f[t+1]; weight float32 [B, span] is zero on right padding.
+    next_ids int64 [B, T] is x[t+1]; features bfloat16 [B, T, F] is what the draft reads at t (f[t], or the taps of
+    EAGLE-3); wanted bfloat16 [B, span, H] is f[t+1]; weight float32 [B, span] is zero on right padding.
     """
 
     next_ids: Tensor
@@ -72,13 +72,13 @@ def collate(batch: list[Extent], context_weight: float) -> Batch:
     prefix, span = max(x.prefix for x in batch), max(x.span for x in batch)
     b, h = len(batch), batch[0].example.features.shape[1]
     next_ids = torch.zeros(b, prefix + span, dtype=torch.long)
-    features = torch.zeros(b, prefix + span, h, dtype=torch.bfloat16)
+    features = torch.zeros(b, prefix + span, batch[0].example.inputs.shape[1], dtype=torch.bfloat16)
     wanted = torch.zeros(b, span, h, dtype=torch.bfloat16)
     weight = torch.zeros(b, span)
     for r, x in enumerate(batch):
         a, n = prefix - x.prefix, x.prefix + x.span
         next_ids[r, a : a + n] = x.example.ids[1 : n + 1]
-        features[r, a : a + n] = x.example.features[:n]
+        features[r, a : a + n] = x.example.inputs[:n]
         wanted[r, : x.span] = x.example.features[x.prefix + 1 : n + 1]
         weight[r, : x.span] = 1.0
         weight[r, : max(0, x.example.answer_start - 1 - x.prefix)] = context_weight

@@ -47,22 +47,23 @@ def _shift(x: Tensor, by: int) -> Tensor:
     return F.pad(x, (0, 0, by, 0))[:, :, : x.shape[2]] if by else x
 
 
-class Draft(nn.Module):
-    """`fc` and one Llama layer without input norm.
+class ChainLayer(nn.Module):
+    """One Llama layer, unrolled on its own outputs. A draft says what it reads and what its outputs are.
 
-    Embeddings come in divided by `embed_scale`, so that both halves of `fc` see inputs of like size; saving
-    folds the factor into `fc`.
+    Args:
+        width: of what the attention reads.
     """
 
-    def __init__(self, config: DraftConfig, embed_scale: float) -> None:
+    embed_scale = 1.0  # embeddings come in divided by it
+    head_ids: Tensor | None = None  # target ids that the head has rows for, int64 [Vd]; None is all of them
+
+    def __init__(self, config: DraftConfig, width: int) -> None:
         super().__init__()
         self.config = c = config
-        self.embed_scale = embed_scale
         h, kv = c.hidden_size, c.num_kv_heads * c.head_dim
-        self.fc = nn.Linear(2 * h, h, bias=False)
-        self.q_proj = nn.Linear(h, c.num_heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(h, kv, bias=False)
-        self.v_proj = nn.Linear(h, kv, bias=False)
+        self.q_proj = nn.Linear(width, c.num_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, kv, bias=False)
+        self.v_proj = nn.Linear(width, kv, bias=False)
         self.o_proj = nn.Linear(c.num_heads * c.head_dim, h, bias=False)
         self.norm = nn.Parameter(torch.ones(h))
         self.gate_proj = nn.Linear(h, c.intermediate_size, bias=False)
@@ -76,6 +77,25 @@ class Draft(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
+    def first(self, features: Tensor) -> Tensor:
+        """The states [B, T, H] that chains begin with, of what the target gives, [B, T, F]."""
+        return features
+
+    def mix(self, embeds: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(residual [B, S, H], what the attention reads [B, S, width]) of embeddings and states, each [B, S, H]."""
+        raise NotImplementedError
+
+    def head_input(self, states: Tensor) -> Tensor:
+        """What the LM head reads of a state, [..., H]."""
+        return states
+
+    def layer_state(self, prefix: str) -> dict[str, Tensor]:
+        """The layer's weights under the public names."""
+        out = {f"{prefix}post_attention_layernorm.weight": self.norm.detach()}
+        out |= {f"{prefix}self_attn.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in "qkvo"}
+        mlp = ("gate", "up", "down")
+        return out | {f"{prefix}mlp.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in mlp}
+
     def _heads(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         """[B, T, heads * D] -> [B, num_heads, T, D], rotated, key heads repeated for their query heads."""
         c = self.config
@@ -87,8 +107,9 @@ class Draft(nn.Module):
     def unroll(self, embeds: Tensor, features: Tensor, pad: Tensor, span: int, steps: int) -> list[Tensor]:
         """Predict features at the last `span` positions, for chain steps 1..`steps`.
 
-        embeds [B, T, H] are x[t+1]'s embeddings / embed_scale, features [B, T, H] are f[t], pad int64 [B]
-        counts left padding. Earlier positions are only attended to. Returns `steps` tensors [B, span, H];
+        embeds [B, T, H] are x[t+1]'s embeddings / embed_scale, features [B, T, F] are what the target gives at t,
+        pad int64 [B] counts left padding. Earlier positions are only attended to. Returns `steps` tensors of states,
+        [B, span, H];
         element j-1 at position t is the j-th draft of a chain that began at t-j+1 (its first j-1 positions
         mean nothing).
         """
@@ -97,20 +118,22 @@ class Draft(nn.Module):
         index = torch.arange(total)
         position = (index[None] - pad[:, None]).clamp_min(0)
         cos, sin = self.cos[position][:, None], self.sin[position][:, None]  # [B, 1, T, D]
-        x = self.fc(torch.cat((embeds, features), -1))
-        keys = [self._heads(self.k_proj(x), cos, sin)]
-        values = [self._heads(self.v_proj(x), None, None)]
-        cos, sin, x, embeds = cos[:, :, -span:], sin[:, :, -span:], x[:, -span:], embeds[:, -span:]
+        states = self.first(features)
+        x, read = self.mix(embeds, states)
+        keys = [self._heads(self.k_proj(read), cos, sin)]
+        values = [self._heads(self.v_proj(read), None, None)]
+        cos, sin, embeds = cos[:, :, -span:], sin[:, :, -span:], embeds[:, -span:]
+        x, read = x[:, -span:], read[:, -span:]
         real = index[None, None] >= pad[:, None, None]
         query_index, outputs = index[-span:], []
-        previous = features[:, -span:]
+        previous = states[:, -span:]
         for j in range(1, steps + 1):
             if j > 1:
                 previous = torch.cat((previous[:, :1], outputs[-1][:, :-1].to(previous.dtype)), 1)
-                x = self.fc(torch.cat((embeds, previous), -1))
-                keys.append(self._heads(self.k_proj(x), cos, sin))
-                values.append(self._heads(self.v_proj(x), None, None))
-            q = self._heads(self.q_proj(x), cos, sin) / math.sqrt(c.head_dim)
+                x, read = self.mix(embeds, previous)
+                keys.append(self._heads(self.k_proj(read), cos, sin))
+                values.append(self._heads(self.v_proj(read), None, None))
+            q = self._heads(self.q_proj(read), cos, sin) / math.sqrt(c.head_dim)
             seen = real & (index[None, None] <= query_index[None, :, None] - (j - 1))  # [B, S, T]
             seen = seen | (index[None, None] == query_index[None, :, None] - (j - 1))  # never an empty row
             bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -1e4)[:, None]
@@ -132,15 +155,29 @@ class Draft(nn.Module):
             outputs.append(x)
         return outputs
 
+
+class Draft(ChainLayer):
+    """`fc` and one Llama layer without input norm.
+
+    Embeddings come in divided by `embed_scale`, so that both halves of `fc` see inputs of like size; saving
+    folds the factor into `fc`.
+    """
+
+    def __init__(self, config: DraftConfig, embed_scale: float) -> None:
+        super().__init__(config, config.hidden_size)
+        self.embed_scale = embed_scale
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+
+    def mix(self, embeds: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ChainLayer`."""
+        x = self.fc(torch.cat((embeds, states), -1))
+        return x, x
+
     def public_state(self) -> dict[str, Tensor]:
         """Weights under the public EAGLE names, bfloat16, with `embed_scale` folded into `fc`."""
         fc = self.fc.weight.detach().float().clone()
         fc[:, : self.config.hidden_size] /= self.embed_scale
-        out = {"fc.weight": fc, "layers.0.post_attention_layernorm.weight": self.norm.detach()}
-        out |= {f"layers.0.self_attn.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in "qkvo"}
-        out |= {
-            f"layers.0.mlp.{n}_proj.weight": getattr(self, f"{n}_proj").weight.detach() for n in ("gate", "up", "down")
-        }
+        out = {"fc.weight": fc, **self.layer_state("layers.0.")}
         return {k: v.bfloat16().contiguous() for k, v in out.items()}
 
     def load_public_state(self, state: dict[str, Tensor]) -> None:

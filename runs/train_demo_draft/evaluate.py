@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from draft import Draft, load_draft
+from draft import ChainLayer, load_draft
 from shards import Example, read_shards
 from target import load_embedding, read_config
 from torch import Tensor
@@ -41,7 +41,7 @@ class Chains:
 
 
 @torch.inference_mode()
-def draft_chains(draft: Draft, embedding: Tensor, example: Example, k: int) -> Chains:
+def draft_chains(draft: ChainLayer, embedding: Tensor, example: Example, k: int) -> Chains:
     """Unroll `draft` k steps from every answer position of one example.
 
     Row r of `match` is about the r-th token after the answer's first; `match[r, j]` says that the (j+1)-th
@@ -49,12 +49,14 @@ def draft_chains(draft: Draft, embedding: Tensor, example: Example, k: int) -> C
     """
     n, start = len(example), example.answer_start - 1
     embeds = embedding[example.ids[1:]].float() / draft.embed_scale
-    features = example.features.float()
+    features = example.inputs.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         steps = draft.unroll(embeds[None], features[None, :-1], torch.zeros(1, dtype=torch.long), n - 1 - start, k)
-    head = embedding.T
-    truth = (example.features[start + 1 :] @ head).argmax(-1)  # [S]
-    guesses = torch.stack([(s[0].bfloat16() @ head).argmax(-1) for s in steps], -1)  # [S, k]
+    truth = (example.features[start + 1 :] @ embedding.T).argmax(-1)  # [S]
+    head = embedding if draft.head_ids is None else embedding[draft.head_ids]
+    guesses = torch.stack([(draft.head_input(s[0]).bfloat16() @ head.T).argmax(-1) for s in steps], -1)  # [S, k]
+    if draft.head_ids is not None:
+        guesses = draft.head_ids[guesses]
     match = guesses == truth[:, None]
     for j in range(1, k):
         match[:j, j] = False

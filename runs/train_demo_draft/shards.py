@@ -1,6 +1,7 @@
 """Training text on disk: safetensors shards holding token ids and the target's features.
 
-A shard's tensors: `ids` int32 [N], `features` bfloat16 [N, H] (what the LM head reads at each token),
+A shard's tensors: `ids` int32 [N], `features` bfloat16 [N, H] (what the LM head reads at each token), in shards
+for EAGLE-3 `taps` bfloat16 [N, 3 * H] (what goes into three of the target's layers),
 `offsets` int64 [n + 1] (conversation i is `offsets[i]:offsets[i + 1]`), `answer_start` int32 [n] (first
 answer token within it) and `temperature` float32 [n].
 """
@@ -29,13 +30,17 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Example:
-    """A stored conversation: ids int64 [n], features bfloat16 [n, H], where its answer starts, its source."""
+    """A stored conversation: ids int64 [n], features bfloat16 [n, H], where its answer starts, its source.
+
+    `inputs` bfloat16 [n, F] is what a draft reads of the target: the features, or the taps of an EAGLE-3 shard.
+    """
 
     ids: Tensor
     features: Tensor
     answer_start: int
     temperature: float
     source: str
+    inputs: Tensor
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,7 +58,6 @@ def shard_path(folder: Path, source: str, index: int) -> Path:
 
 def write_shard(path: Path, items: list[tuple[Conversation, Tensor]], source: str) -> None:
     """Write conversations with their features (bfloat16 [n, H] each), atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {
         "ids": torch.from_numpy(np.concatenate([c.ids for c, _ in items]).astype(np.int32)),
         "features": torch.cat([f for _, f in items]),
@@ -61,19 +65,30 @@ def write_shard(path: Path, items: list[tuple[Conversation, Tensor]], source: st
         "answer_start": torch.tensor([c.answer_start for c, _ in items], dtype=torch.int32),
         "temperature": torch.tensor([c.temperature for c, _ in items], dtype=torch.float32),
     }
+    save_shard(path, tensors, source)
+
+
+def save_shard(path: Path, tensors: dict[str, Tensor], source: str) -> None:
+    """Write a shard's tensors, atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     save_file(tensors, temporary, metadata={"source": source})
     temporary.rename(path)
 
 
+def open_shard(path: Path) -> tuple[dict[str, Tensor], str]:
+    """A shard's tensors and its source."""
+    with safe_open(path, "pt") as f:
+        return {k: f.get_tensor(k) for k in f.keys()}, (f.metadata() or {}).get("source", path.stem)  # noqa: SIM118
+
+
 def read_shard(path: Path) -> list[Example]:
     """Read a shard; the features stay views of the memory-mapped file."""
-    with safe_open(path, "pt") as f:
-        source = (f.metadata() or {}).get("source", path.stem)
-        t = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
+    t, source = open_shard(path)
+    inputs = t.get("taps", t["features"])
     ids, bounds = t["ids"].long(), t["offsets"].tolist()
     return [
-        Example(ids[a:b], t["features"][a:b], int(start), float(temperature), source)
+        Example(ids[a:b], t["features"][a:b], int(start), float(temperature), source, inputs[a:b])
         for a, b, start, temperature in zip(bounds, bounds[1:], t["answer_start"], t["temperature"], strict=False)
     ]
 

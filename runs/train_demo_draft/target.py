@@ -183,14 +183,23 @@ class FastTarget:
         return KVCache(empty[: c.num_layers], empty[c.num_layers :], pad)
 
     @torch.inference_mode()
-    def forward_causal(self, ids: Tensor) -> Tensor:
-        """Run right-padded ids [B, T] with no cache; return features bfloat16 [B, T, H]."""
+    def forward_causal(self, ids: Tensor, taps: tuple[int, ...] = ()) -> Tensor:
+        """Run right-padded ids [B, T] with no cache; return features bfloat16 [B, T, H].
+
+        With `taps`, layers in ascending order, return what goes into each of them, side by side, bfloat16
+        [B, T, taps * H]; the layers from the last one on are not run.
+        """
         c = self.config
         b, t = ids.shape
         cos, sin = self.cos[:t, None], self.sin[:t, None]  # [T, 1, D]
         group = c.num_heads // c.num_kv_heads
         x = F.embedding(ids, self.embedding)
-        for norm1, qkv_proj, o_proj, norm2, gate_up_proj, down_proj in self.layers:
+        tapped: list[Tensor] = []
+        for i, (norm1, qkv_proj, o_proj, norm2, gate_up_proj, down_proj) in enumerate(self.layers):
+            if i in taps:
+                tapped.append(x)
+                if len(tapped) == len(taps):
+                    return torch.cat(tapped, -1)
             qkv = qkv_proj(_rms(x, norm1, c.rms_norm_eps)).view(b, t, -1, c.head_dim)
             qk, v = qkv.split([c.num_heads + c.num_kv_heads, c.num_kv_heads], 2)
             q, k = rotate(qk, cos, sin).transpose(1, 2).split([c.num_heads, c.num_kv_heads], 1)

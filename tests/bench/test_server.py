@@ -19,15 +19,22 @@ python_gc_objects_collected_total{generation="0"} 15126.0
 vllm:hothead_observed_tokens_total{engine="0",model_name="a"} 1.2e+03
 sglang:spec_accept_length 2.5
 """
+# llama-server's, with a draft.
+LLAMA_PAGE = """# TYPE llamacpp:spec_decode_num_drafts_total counter
+llamacpp:spec_decode_num_drafts_total 40
+llamacpp:spec_decode_num_accepted_tokens_total 22
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 15
+llamacpp:prompt_tokens_seconds 31.5
+"""
 
 
-@pytest.fixture
-def metrics_url() -> Iterator[str]:
+@pytest.fixture(params=[PAGE])
+def metrics_url(request: pytest.FixtureRequest) -> Iterator[str]:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(PAGE.encode())
+            self.wfile.write(request.param.encode())
 
         def log_message(self, format: str, *arguments: object) -> None: ...
 
@@ -42,6 +49,11 @@ def metrics_url() -> Iterator[str]:
 
 def test_metrics_are_summed_over_engines(metrics_url: str) -> None:
     assert read_metrics(metrics_url) == {"drafts": 15.0, "observed": 1200.0, "sglang:spec_accept_length": 2.5}
+
+
+@pytest.mark.parametrize("metrics_url", [LLAMA_PAGE], indirect=True)
+def test_llama_servers_metrics_mean_the_same(metrics_url: str) -> None:
+    assert read_metrics(metrics_url) == {"drafts": 40.0, "accepted": 22.0}
 
 
 def test_no_metrics_page_is_no_metrics() -> None:

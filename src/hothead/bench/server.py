@@ -31,8 +31,8 @@ TIMEOUT_S = 600.0
 
 # What to read of a server's metrics page, under which name.
 METRICS = {
-    "drafts": ("vllm:spec_decode_num_drafts_total",),
-    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "llamacpp:spec_decode_num_drafts_total"),
+    "accepted": ("vllm:spec_decode_num_accepted_tokens_total", "llamacpp:spec_decode_num_accepted_tokens_total"),
     "observed": ("vllm:hothead_observed_tokens_total",),
     "missed": ("vllm:hothead_missed_tokens_total",),
     "inserted": ("vllm:hothead_inserted_tokens_total",),
