@@ -1,6 +1,6 @@
 """From a trial of many chain lengths to the methods worth measuring: each kind at the k that was fastest.
 
-    python runs/measure_engine/best_k.py out/trial.jsonl        prints plain,full k=3,static k=4,...
+python runs/measure_engine/best_k.py out/trial.jsonl        prints plain,full k=3,static k=4,...
 """
 
 from argparse import ArgumentParser
