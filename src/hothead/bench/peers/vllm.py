@@ -99,6 +99,7 @@ class VllmDecoder:
     def __init__(self, setup: Setup, client: httpx.Client) -> None:
         self._setup, self._client = setup, client
         self._totals = read_totals(client)
+        self._is_read = True  # whether the totals hold every answer so far
 
     def stream(self, prompt: Any, params: SamplingParams | None = None) -> "VllmStream":
         params = params or SamplingParams()
@@ -111,6 +112,9 @@ class VllmDecoder:
             "stop_token_ids": [] if params.ignore_eos else sorted(self._setup.target.end_target_ids),
             "return_token_ids": True,
         }
+        if not self._is_read:  # a warm-up, or an answer that failed
+            self._totals = read_totals(self._client)
+        self._is_read = False
         reply = post(self._client, "/v1/completions", body)
         try:
             choice = reply["choices"][0]
@@ -125,6 +129,7 @@ class VllmDecoder:
     def finish(self, prompt_tokens: int, target_ids: Sequence[int], finish_reason: str) -> Generation:
         """The answer with what the server's metrics tell of it: they count one request after another."""
         before, self._totals = self._totals, read_totals(self._client)
+        self._is_read = True
         prefill_s, decode_s, drafts = (self._totals[name] - before[name] for name in (PREFILL_S, DECODE_S, DRAFTS))
         rounds = int(drafts) or max(0, len(target_ids) - 1)
         return whole_answer(self._setup, prompt_tokens, target_ids, finish_reason, rounds, prefill_s, decode_s).result
