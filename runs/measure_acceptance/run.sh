@@ -40,8 +40,8 @@ wait_all
 #    on GSM8K's answers alone on all other tasks.
 [ -e out/gsm8k.safetensors ] || $hothead rank "$gsm8k" --target $target --field answer -o out/gsm8k.safetensors
 $python runs/measure_demo_draft/subset.py "$spec_bench" --without math_reasoning -o out/not_math.jsonl
-slots="--per-group 10 $rows --slots 128,512,1024,2048"
-for policy in on_miss prompt on_miss+prompt on_miss+prompt+target_topk:4 full_refresh; do slots+=" --policy $policy"; done
+slots="--per-group 10 $rows --slots 512,2048"
+for policy in on_miss prompt on_miss+prompt on_miss+prompt+target_topk:4; do slots+=" --policy $policy"; done
 measure curve_slots --prompts "$spec_bench" --ranking $ranking $slots &
 measure curve_slots_out_of_domain --prompts out/not_math.jsonl --ranking out/gsm8k.safetensors $slots &
 wait_all

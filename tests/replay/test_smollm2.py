@@ -66,7 +66,8 @@ def test_greedy_rounds_are_the_engines(target: Target, draft: Draft, ranking: To
         assert found.rounds.tolist() == [result.stats.rounds for result in results]
         rounds.append(found.rounds)
     totals = np.sum(rounds, axis=0)
-    assert totals[0] > totals[1] >= totals[2], "sizes that change nothing prove nothing"
+    # The full vocabulary need not have the fewest: a smaller one lacks wrong tokens too.
+    assert totals[0] > max(totals[1:]) and totals[1] != totals[2], "sizes that change nothing prove nothing"
 
 
 def test_sampled_rounds_are_the_engines(target: Target, draft: Draft, ranking: TokenRanking) -> None:

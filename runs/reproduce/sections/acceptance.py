@@ -149,7 +149,7 @@ def what_it_took(results: Path) -> Sequence[str]:
 def _cost(curves: AcceptanceCurves) -> tuple[str, ...]:
     cost = curves.cost
     alone = cost.pass_s + cost.head_s
-    times = f"{(alone + cost.sizes_s) / alone:.2f}" if cost.cached < cost.answers else MISSING
+    times = f"{(alone + cost.sizes_s) / alone:.2f}" if not cost.cached else MISSING
     memory = MISSING if cost.peak_memory_gib is None else f"{cost.peak_memory_gib:.1f}"
     seconds = (cost.generate_s, cost.pass_s, cost.head_s, cost.sizes_s)
     minutes = ((found or 0.0) / 60 for found in (cost.wall_s, cost.cpu_s))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from layout import MISSING, between, percent, table
 
-from hothead.dynamic import FULL_REFRESH
 from hothead.replay.curve import AcceptanceCurves, DynamicResult, Interval, read_curves
 
 FILES = {
@@ -24,8 +23,7 @@ def in_and_out_of_domain(results: Path) -> Sequence[str]:
         "## Slots: acceptance kept with a quarter and a tenth of the rows",
         "Accepted drafts per round as a share of the full vocabulary's on the same answers, (L - 1) / (L_full - 1), "
         "in per cent. Rows count slots too: every column of a line holds equally many, and the first has no slots. "
-        "100 can be passed, as a small vocabulary lacks wrong tokens too. Greedy; `full_refresh` is the published "
-        "dynamic vocabulary, which has no slots but counts and sorts all rows anew each round.",
+        "100 can be passed, as a small vocabulary lacks wrong tokens too. Greedy.",
     ]
     for name, title in found.items():
         curves = read_curves(results / name)
@@ -35,21 +33,20 @@ def in_and_out_of_domain(results: Path) -> Sequence[str]:
 
 def _table(curves: AcceptanceCurves) -> str:
     dynamic = _overall(curves)
-    slots = sorted({found.slots for found in dynamic if found.slots})
+    slots = sorted({found.slots for found in dynamic})
     rows = []
     for total in sorted({_rows(found) for found in dynamic}, reverse=True):
         static = curves.curve().kept.at(curves.index(total))
         for policy in dict.fromkeys(found.policy for found in dynamic):
             of_policy = {found.slots: found for found in dynamic if (_rows(found), found.policy) == (total, policy)}
             cells = [_kept(of_policy[count].kept) if count in of_policy else MISSING for count in slots]
-            first = _kept(of_policy[0].kept) if policy == FULL_REFRESH else _kept(static)
-            rows.append((f"{total:,} ({percent(total / curves.sizes[-1], 0)} %)", policy, first, *cells))
+            rows.append((f"{total:,} ({percent(total / curves.sizes[-1], 0)} %)", policy, _kept(static), *cells))
     return table(("rows", "policy", "no slots", *(f"{count} slots" for count in slots)), rows)
 
 
 def _best(curves: AcceptanceCurves) -> str:
     """The policy and number of slots that keep most, in a sentence."""
-    dynamic = [found for found in _overall(curves) if found.slots]
+    dynamic = _overall(curves)
     said = []
     for total in sorted({_rows(found) for found in dynamic}, reverse=True):
         best = max((found for found in dynamic if _rows(found) == total), key=lambda found: found.kept.value)
