@@ -30,10 +30,10 @@ def this_machine(device: str = "cpu") -> Machine:
     )
 
 
-def versions() -> dict[str, str]:
-    """Of Python and the packages that decide speed and text."""
+def versions(*more: str) -> dict[str, str]:
+    """Of Python and the packages that decide speed and text, and of ``more`` packages."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
