@@ -26,11 +26,11 @@ $bench -o results/vllm_batch4.jsonl --prompts "$spec_bench" --per-group 8 -n 96 
 $python runs/measure_vllm/off.py --draft $draft --prompts "$spec_bench" --per-group 5 -o results/vllm_plugin_off.jsonl \
   --logs out/vllm_off $serve
 
-# 4. The same text? Both kinds of draft, ten prompts of each group; goes on where it was interrupted.
-for dtype in float32 bfloat16; do
-  $python runs/measure_vllm/equality.py --prompts "$spec_bench" --per-group 10 --dtype $dtype \
-    -o results/vllm_equality_$dtype.jsonl
-done
+# 4. The same text? Both kinds of draft, ten prompts of each group; goes on where it was interrupted. float32 against
+#    plain decoding; bf16 also against speculation with the full vocabulary.
+equality="$python runs/measure_vllm/equality.py --draft $draft --prompts $spec_bench --per-group 10"
+$equality --dtype float32 --heads static,dynamic -o results/vllm_equality_float32.jsonl
+$equality --dtype bfloat16 --heads full,static,dynamic -o results/vllm_equality_bfloat16.jsonl
 
 # 5. Half an hour of mixed load.
 $python runs/measure_vllm/soak.py --draft $draft --prompts "$spec_bench" -o results/vllm_soak.json \
