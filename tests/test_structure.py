@@ -14,7 +14,7 @@ MAX_LINES = 400
 
 # Each layer may import from those before it (and from itself). A new module goes where its imports allow.
 LAYERS = (
-    ("errors", "files"),
+    ("errors", "files", "spans"),
     ("tokenizer",),
     ("ranking",),
     ("vocab",),

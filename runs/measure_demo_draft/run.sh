@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates results/ and docs/results.md: what the hot vocabulary does to the demo draft on this machine.
+# What the hot vocabulary does to the demo draft on this machine: speed, the head alone, out of domain, the same text.
 #
 #   runs/measure_demo_draft/run.sh SPEC_BENCH.jsonl GSM8K_TRAIN.parquet [PYTHON]
 #
@@ -19,9 +19,9 @@ mkdir -p results out
 $hothead compare $models $hot --prompts "$spec_bench" --per-group 10 --max-new-tokens 128 \
   --methods plain,full,static,dynamic,full_refresh -o results/spec_bench_bf16.jsonl
 
-# 2. The head alone.
-$hothead bench head --sizes 2048,6144,8192,16384 --slots 512 --repeats 300 --json > out/bench_head.json
-mv out/bench_head.json results/
+# 2. The head alone, by rows and batch.
+[ -e results/bench_head.json ] || $hothead bench head --sizes 2048,6144,8192,16384 --slots 512 \
+  --batch 1,4,16,64,256,1024 --repeats 300 --seconds 10 -o results/bench_head.json
 
 # 3. Out of domain: a map counted on GSM8K's answers alone, used on translation and on the coding questions.
 $hothead rank "$gsm8k" --target $target --field answer -o out/gsm8k_ranking.safetensors
@@ -39,9 +39,3 @@ for half in 0 1; do
     --threads 1 --methods plain,full,static,dynamic -o results/equality_float32_$half.jsonl &
 done
 wait
-
-# 5. Acceptance length over all of Spec-Bench.
-$python runs/measure_demo_draft/acceptance.py $models --prompts "$spec_bench" --max-new-tokens 32 \
-  -o results/acceptance_spec_bench.jsonl
-
-$python runs/measure_demo_draft/tables.py results docs/results.md

@@ -170,10 +170,12 @@ class HotVocabulary(Protocol):
     """A head and whatever keeps it hot; the engine tells it what happened.
 
     Attributes:
+        is_dynamic: whether anything is done after a round.
         head: the draft's head; may be another object after each call.
         rows_copied: rows written or gathered so far.
     """
 
+    is_dynamic: bool
     head: HotHead
 
     def after_prompt(self, target_ids: Tensor) -> None:
@@ -193,6 +195,7 @@ class Slots:
     def __init__(self, head: HotHead, policies: Sequence[Policy] = ()) -> None:
         self.head = head
         self._policies = tuple(policies) if head.num_slots else ()
+        self.is_dynamic = bool(self._policies)
         self._table = SlotTable(head)
 
     def after_prompt(self, target_ids: Tensor) -> None:
@@ -214,6 +217,8 @@ class Slots:
 
 class FullRefresh:
     """Recount, re-sort and re-gather all Vd rows every round, as the first published dynamic vocabulary did."""
+
+    is_dynamic = True
 
     def __init__(self, lm_head: LMHead, vocab: DraftVocab, prior_counts: np.ndarray) -> None:
         self.head = HotHead(lm_head, vocab)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hothead.spans import LINEARS, span
+
 # The row count oneDNN plans the layout for. Layouts planned for 16 rows or more are the fast ones at 1 row too.
 PLANNED_ROWS = 16
 
@@ -53,15 +55,17 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        if self.is_packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return functional.linear(x, self.weight, self.bias)
+        with span(LINEARS):
+            if self.is_packed:
+                return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+            return functional.linear(x, self.weight, self.bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """``residual + self(x)``, added before the result is rounded where packed."""
-        if self.is_packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-        return residual + functional.linear(x, self.weight, self.bias)
+        with span(LINEARS):
+            if self.is_packed:
+                return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+            return residual + functional.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, packed={self.is_packed}"

@@ -15,6 +15,7 @@ from hothead.bench import compare as bench
 from hothead.bench.equality import Verdict
 from hothead.bench.schema import read_results
 from hothead.ranking.ranking import TokenRanking
+from hothead.spans import PROFILE_LABELS
 
 Run = Callable[..., Outcome]
 
@@ -79,6 +80,54 @@ def test_a_result_file_is_continued_shown_and_plotted(compare: Run, run_cli: Run
     shown = run_cli("compare", "show", str(path), "--json", "--plot", str(plot))
     assert json.loads(shown.out)["texts"]["equal"] == 12
     assert b"<svg" in plot.read_bytes()
+
+
+def test_a_profile_has_the_parts_of_a_round_and_a_trace(compare: Run, run_cli: Run, tmp_path: Path) -> None:
+    path, trace = tmp_path / "r.jsonl", tmp_path / "trace.json"
+    outcome = compare("--profile", str(trace), "-o", str(path), "--json")
+    assert outcome.status == 0, outcome.err
+    assert f"{trace}: " in outcome.err
+    found = json.loads(outcome.out)
+    profile = found["profile"]
+    assert (profile["format"], profile["version"]) == ("hothead.profile", 1)
+    assert list(profile["methods"]) == ["plain", "full", "static", "dynamic"]
+    for name, method in profile["methods"].items():
+        assert set(method["ms"]) == set(PROFILE_LABELS)
+        assert sum(method["ms"].values()) == pytest.approx(method["round_ms"])
+        assert sum(method["percent"].values()) == pytest.approx(100)
+        assert (method["ms"]["vocab_update"] > 0) == (name == "dynamic")
+        assert method["draft_decode_ms"] == pytest.approx(method["ms"]["draft_head"] + method["ms"]["draft_steps"])
+        assert 0 < method["measuring"]["ms_per_round"] < method["round_ms"]
+    rounds_ms = {m["method"]: sum(m["ms_per_round"].values()) for m in found["groups"][-1]["methods"]}
+    assert rounds_ms == {name: pytest.approx(method["round_ms"]) for name, method in profile["methods"].items()}
+    events = json.loads(trace.read_text())["traceEvents"]
+    tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+    assert list(tracks) == ["plain", "full", "static", "dynamic"]
+    answers = [event for event in events if event["name"] == "answer"]
+    assert len(answers) == 4 * 4, "the warm-up is not in it"
+    rounds = sum(answer.rounds for answer in read_results(path).answers)
+    assert len([event for event in events if event["name"] == "round"]) == rounds
+
+    shown = run_cli("compare", "show", str(path))
+    for label in PROFILE_LABELS.values():
+        assert f"\n{label} " in shown.out
+    assert "target verify" not in shown.out
+    assert "; profiled" in shown.out
+    assert run_cli("compare", "show", str(path), "--plot", str(tmp_path / "p.svg")).status == 0
+    refused = compare("-o", str(path))
+    assert refused.status == 2
+    assert "settings.profiled was True and is False now" in refused.err
+
+
+def test_a_profile_says_what_it_cost_and_its_file_is_checked_first(compare: Run, tmp_path: Path) -> None:
+    outcome = compare("--profile", str(tmp_path / "t.json.gz"), "--per-group", "1", "--methods", "plain,static")
+    assert outcome.status == 0, outcome.err
+    assert "Taking these times adds up to" in outcome.out
+    assert "target attention" in outcome.out
+    tables = outcome.out.split("Decoding speed")[1].split("tok/s: decoded")[0]
+    assert max(len(line.rstrip()) for line in tables.splitlines()) <= 80
+    refused = compare("--profile", str(tmp_path))
+    assert (refused.status, "it is a folder" in refused.err) == (2, True)
 
 
 def test_texts_are_shown_once_with_a_mark(compare: Run) -> None:

@@ -40,6 +40,14 @@ def test_tables_for_every_k_and_group(curve: Run) -> None:
     assert outcome.out.count("on_miss") == 4
 
 
+def test_rows_count_slots_too(curve: Run, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    options = ("--slots", "8,16", "--rows", "144", "--every", "8", "--policy", "on_miss", "--policy", "full_refresh")
+    assert curve("-o", str(path), *options).status == 0
+    found = {(d.policy, d.size, d.slots) for d in read_curves(path).dynamic}
+    assert found == {("on_miss", 136, 8), ("on_miss", 128, 16), ("full_refresh", 144, 0)}
+
+
 def test_missed_tokens_are_those_that_coverage_lacks(curve: Run, tmp_path: Path) -> None:
     path = tmp_path / "curve.json"
     assert curve("-o", str(path)).status == 0
@@ -194,6 +202,9 @@ def test_sizes_between_two_of_the_curve_are_rounded_up_like_a_vocabulary(curve: 
         (["--every", "0"], "--every must be at least 1"),
         (["--slots", "8", "--policy", "lucky"], "no policy is called 'lucky'"),
         (["--policy", "prompt"], "give --slots too"),
+        (["--rows", "64"], "give --slots too"),
+        (["--slots", "8", "--rows", "64", "--sizes", "64"], "give one of them"),
+        (["--slots", "8", "--rows", "8"], "--rows must be above --slots"),
         (["--temperature", "-1"], "temperature must be 0"),
         (["--draft-sampling", "beam"], "draft_sampling must be"),
         (["--dtype", "int8"], "--dtype must be one of"),

@@ -159,3 +159,46 @@ def test_a_standalone_draft_of_another_tokenizer_is_refused(run_cli: Run, toy_fi
 def test_the_toy_draft_is_loadable_on_its_own(toy_files: ToyFiles) -> None:
     target = load_target(toy_files.target, "float32")
     assert load_draft(toy_files.draft, target).name == "eagle"
+
+
+def test_a_profile_is_a_trace_and_a_table(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) -> None:
+    options = [*toy_files.engine_options, "-n", "20", "--profile", str(tmp_path / "t.json")]
+    outcome = run_cli("generate", *options, "Hi.")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out == run_cli("generate", *toy_files.engine_options, "-n", "20", "Hi.").out
+    for words in ("target attention", "target linears", "vocab update", "Python", "Taking these times", "dynamic"):
+        assert words in outcome.err
+    found = json.loads(run_cli("generate", *options, "--prompts", toy_files.prompts, "--json").out)
+    (method,) = found["profile"]["methods"].values()
+    assert list(found["profile"]["methods"]) == ["dynamic"]
+    assert sum(method["ms"].values()) == pytest.approx(method["round_ms"])
+    rounds = sum(answer["stats"]["rounds"] for answer in found["answers"])
+    decode_s = sum(answer["stats"]["decode_s"] for answer in found["answers"])
+    assert method["round_ms"] == pytest.approx(1000 * decode_s / rounds)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert len([event for event in events if event["name"] == "round"]) == rounds
+
+
+@pytest.mark.parametrize(
+    ("options", "method"),
+    [
+        (["--slots", "0"], "static"),
+        (["--policy", "none"], "static"),
+        (["--policy", "full_refresh"], "full_refresh"),
+    ],
+)
+def test_a_profile_names_the_method(
+    run_cli: Run, toy_files: ToyFiles, tmp_path: Path, options: list[str], method: str
+) -> None:
+    profile = ["--profile", str(tmp_path / "t.json"), "-n", "8", "--json"]
+    outcome = run_cli("generate", *toy_files.engine_options, *options, *profile, "Hi.")
+    assert list(json.loads(outcome.out)["profile"]["methods"]) == [method]
+    alone = run_cli("generate", "--target", toy_files.target, "--dtype", "float32", *profile, "Hi.")
+    assert list(json.loads(alone.out)["profile"]["methods"]) == ["plain"]
+
+
+def test_a_profile_of_no_round_is_none(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) -> None:
+    profile = ["--profile", str(tmp_path / "t.json"), "-n", "1"]
+    assert json.loads(run_cli("generate", *toy_files.engine_options, *profile, "Hi.", "--json").out)["profile"] is None
+    outcome = run_cli("generate", *toy_files.engine_options, *profile, "Hi.")
+    assert (outcome.status, "target linears" in outcome.err) == (0, False)

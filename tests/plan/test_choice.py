@@ -113,6 +113,15 @@ def test_what_the_times_do_not_reach_is_left_out() -> None:
         make_plan(curves_of({8: LENGTHS}), times_of())
 
 
+def test_a_large_head_slows_what_stands_beside_it() -> None:
+    beside = {"draft_step_ms": {64: 0.1, V: 0.3}, "verify_factor": {64: 0.9, V: 1.0}}
+    by_size = {c.size: c for c in plan(curves_of({4: LENGTHS}), times_of(**beside)).candidates}
+    for size, step_ms, verify_ms in ((64, 0.1, 9.9), (V, 0.3, 11.0)):
+        assert by_size[size].sections_ms["draft_steps"] == pytest.approx(3 * step_ms)
+        assert by_size[size].sections_ms["target_verify"] == pytest.approx(verify_ms)
+        assert by_size[size].round_ms.value == pytest.approx(sum(by_size[size].sections_ms.values()))
+
+
 def test_times_of_another_model_or_batch_are_refused() -> None:
     with pytest.raises(InputError, match="no time for the full vocabulary of 1024 rows, only for 64, 512"):
         make_plan(curves_of({4: LENGTHS}), times_of(head_ms={64: 1, 512: 2}))

@@ -38,8 +38,11 @@ def test_every_time_that_a_plan_needs(models: tuple[Target, Draft, TokenRanking]
     assert max(found.head_ms) == 320
     assert {64, 128, 192} <= set(found.head_ms), "64 rows and 16 slots are timed against 128 rows"
     assert [(update.policy, update.slots) for update in found.updates] == [("on_miss", 16)]
-    measured = (found.plain_other_ms, found.other_ms, found.draft_extend_ms, found.draft_step_ms)
-    for one in (*measured, *found.target_verify_ms.values(), *found.head_ms.values()):
+    assert set(found.draft_step_ms) == set(found.verify_factor) == set(found.head_ms)
+    assert found.verify_factor[320].value == 1, "beside the full head it is the pass that was timed"
+    measured = (found.plain_other_ms, found.other_ms, found.draft_extend_ms)
+    tables = (found.target_verify_ms, found.head_ms, found.draft_step_ms, found.verify_factor)
+    for one in (*measured, *(time for table in tables for time in table.values())):
         assert one.low is not None and one.high is not None
         assert 0 < one.low <= one.value <= one.high
     assert times.answers == 4
@@ -52,7 +55,7 @@ def test_a_round_takes_what_its_parts_take(models: tuple[Target, Draft, TokenRan
     measurement = TimesMeasurement(*models, PROMPTS, SamplingParams(), TimesConfig((k,), repeats=3, max_new_tokens=16))
     list(measurement.run())
     found = measurement.times("float32", "cpu", model_identity("toy"), model_identity("toy")).at(1)
-    parts = found.target_verify_ms[k + 1].value + found.draft_extend_ms.value + (k - 1) * found.draft_step_ms.value
+    parts = found.target_verify_ms[k + 1].value + found.draft_extend_ms.value + (k - 1) * found.draft_step_ms[320].value
     parts += k * found.head_ms[320].value + found.other_ms.value
     rounds = [
         [1000 * sum(stats.sections_s.values()) / stats.rounds for stats in of_prompt]
@@ -82,7 +85,7 @@ def test_contexts_that_all_passes_share_are_no_noise(models: tuple[Target, Draft
 def test_one_prompt_has_no_interval(models: tuple[Target, Draft, TokenRanking]) -> None:
     found = measure(models, TimesConfig((1,), repeats=1, max_new_tokens=4), PROMPTS[:1]).at(1)
     assert found.target_verify_ms[1].low is None
-    assert found.draft_step_ms.value == 0, "k = 1 has no step"
+    assert found.draft_step_ms[320].value == 0, "k = 1 has no step"
 
 
 def test_prompts_without_room_are_left_out(models: tuple[Target, Draft, TokenRanking]) -> None:

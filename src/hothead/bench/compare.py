@@ -32,6 +32,7 @@ from hothead.dynamic import FULL_REFRESH as REFRESH_POLICY
 from hothead.dynamic import DynamicConfig
 from hothead.engine.generate import Generation, SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
+from hothead.engine.trace import Trace
 from hothead.engine.tree import DraftShape
 from hothead.errors import HotheadError, InputError
 from hothead.models.draft import Draft
@@ -137,6 +138,7 @@ class Comparison:
     Args:
         makers: each method's decoder. Every method is warmed up first on a decoder of its own, so that what it
             learns from the traffic starts with the first prompt.
+        trace: takes every method's spans on a track of its own, warm-up apart; None: no profile.
     """
 
     def __init__(
@@ -146,7 +148,9 @@ class Comparison:
         prompts: Sequence[Prompt],
         settings: Settings,
         log: ResultLog,
+        trace: Trace | None = None,
     ) -> None:
+        self._trace = trace
         self._target, self._makers, self._prompts = target, makers, prompts
         self._settings, self._log = settings, log
 
@@ -165,6 +169,9 @@ class Comparison:
             return
         self._warm_up()
         self._decoders = {name: make() for name, make in self._makers.items()}
+        if self._trace is not None:
+            for name, decoder in self._decoders.items():
+                decoder.profile = self._trace.track(name)
         for number, prompt in enumerate(self._prompts):
             answers: list[str] = []
             for turn in range(len(prompt.turns)):

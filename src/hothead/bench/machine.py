@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def this_machine(device: str = "cpu") -> Machine:
         memory_gib=round(memory, 1),
         accelerator=accelerator,
     )
+
+
+def peak_memory_gib() -> float | None:
+    """The most memory that this process ever held; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak * (1 if sys.platform == "darwin" else 1024) / 2**30, 2)
 
 
 def versions(*more: str) -> dict[str, str]:

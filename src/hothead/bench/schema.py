@@ -83,6 +83,7 @@ class Settings(Record):
     seed: int
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    profiled: bool = False  # the parts of a pass were timed, which takes time itself
 
 
 class Header(Record):

@@ -92,7 +92,7 @@ def bench_head(
     _ = options.dtypes, options.shapes, options.config  # before torch is loaded
     require_torch()
     with quiet_stdout(as_json):
-        found = _measure(options)
+        found = measure_heads(options)
     if output is not None:
         found.save(output)
     _show(found, plot, as_json)
@@ -110,7 +110,12 @@ def show(
     _show(read_head_bench(file), plot, as_json)
 
 
-def _measure(options: HeadOptions) -> HeadBench:
+def measure_heads(options: HeadOptions, given: "LMHead | None" = None) -> HeadBench:
+    """Time heads with a progress bar, beside what the machine itself can do.
+
+    Args:
+        given: a head that is loaded, of the dtype and on the device that ``options`` name; then the only one.
+    """
     import torch
 
     from hothead.bench import head as bench
@@ -121,14 +126,15 @@ def _measure(options: HeadOptions) -> HeadBench:
         torch.set_num_threads(options.threads)
     check_device(options.device)
     config, heads = options.config, []
-    if options.target is None:
+    is_made = given is None and options.target is None
+    if is_made:
         for vocab_size, _ in options.shapes:
             bench.check_sizes(config, vocab_size)
-    count = len(options.dtypes) * (1 if options.target else len(options.shapes)) * len(config.batches)
+    count = len(options.dtypes) * (len(options.shapes) if is_made else 1) * len(config.batches)
     with common.progress("timing heads", count * config.repeats, "rounds") as bar:
         for dtype in options.dtypes:
             ceiling = measure_ceiling(getattr(torch, dtype), options.device)
-            for lm_head in _lm_heads(options, dtype):
+            for lm_head in _lm_heads(options, dtype) if given is None else (given,):
                 rows, width = lm_head.weight.shape
                 timings = bench.bench_head(lm_head, config, lambda: bar.advance(1))
                 heads.append(

@@ -106,14 +106,17 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """Print a table on standard output: first column left, the others right; never cut when piped."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, out: Console = stdout
+) -> None:
+    """Print a table, on standard output unless said otherwise: first column left, the others right; never cut when
+    piped."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console = stdout if stdout.is_terminal else Console(width=10_000, highlight=False)
+    console = out if out.is_terminal else Console(width=10_000, highlight=False, stderr=out.stderr)
     console.print(table)
 
 

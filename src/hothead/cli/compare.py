@@ -13,8 +13,11 @@ from hothead.bench.summary import OVERALL, count_equality, summarize
 from hothead.cli import common
 from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, verb_app
 from hothead.cli.engine_options import Engine, EngineOptions, SamplingOptions, option, require_torch, with_options
+from hothead.cli.profile import ProfileOption, span_costs, write_trace
+from hothead.engine.trace import Trace
 from hothead.errors import HotheadError, InputError
 from hothead.report import compare as report
+from hothead.report.profile import SpanCost, cost_remark, profile_document
 
 if TYPE_CHECKING:
     from hothead.bench.compare import Block
@@ -41,6 +44,7 @@ def compare(
         Path | None, option("Result file, JSON lines; continued if it exists.", "--output", "-o", metavar="FILE")
     ] = None,
     plot: PlotOption = None,
+    profile: ProfileOption = None,
     show_texts: Annotated[bool, option("Print the answers too.", "--show-texts")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,12 +55,18 @@ def compare(
         raise InputError("give the prompts: --prompts FILE")
     if repeats < 1:
         raise InputError(f"--repeats must be at least 1; found {repeats}")
-    common.check_outputs(output, plot=plot)
+    common.check_outputs(output, profile, plot=plot)
     asked = read_prompts(prompts, per_group)
     with quiet_stdout(as_json):
-        settings = _settings(engine, sampling, methods, repeats)
-        results = run_comparison(engine.load(), settings, prompts.stem, asked, output, show_texts and not as_json)
-    _finish(results, plot, as_json)
+        settings = _settings(engine, sampling, methods, repeats, profiled=profile is not None)
+        trace = None if profile is None else Trace()
+        loaded = engine.load()
+        results = run_comparison(loaded, settings, prompts.stem, asked, output, show_texts and not as_json, trace)
+        costs = None
+        if profile is not None and trace is not None:
+            write_trace(trace, profile)
+            costs = span_costs(trace, engine.device)
+    _finish(results, plot, as_json, costs)
     refuse_bad(results)
 
 
@@ -72,7 +82,7 @@ def show(
     _finish(read_results(file), plot, as_json)
 
 
-def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, repeats: int) -> Settings:
+def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, repeats: int, profiled: bool) -> Settings:
     """The settings as the result file has them, checked before anything is loaded."""
     require_torch()
     from hothead.bench.compare import check_methods
@@ -95,6 +105,7 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         top_k=params.top_k,
         seed=params.seed or 0,
         stop=params.stop,
+        profiled=profiled,
     )
 
 
@@ -105,6 +116,7 @@ def run_comparison(
     prompts: tuple[Prompt, ...],
     output: Path | None,
     show_texts: bool = False,
+    trace: Trace | None = None,
 ) -> Results:
     """Compare with models that are loaded, going on with ``output`` if it exists, with a progress bar."""
     from hothead.bench.compare import Comparison, decoder_makers
@@ -120,7 +132,7 @@ def run_comparison(
         loaded.options.shape(),
     )
     log = ResultLog(comparison_header(loaded, settings, prompt_set, prompts), output)
-    comparison = Comparison(loaded.target, makers, prompts, settings, log)
+    comparison = Comparison(loaded.target, makers, prompts, settings, log, trace)
     if log.resumed_blocks:
         remark = f"{output}: {log.resumed_blocks} of {comparison.num_blocks} blocks are there; going on"
         common.stderr.print(remark, soft_wrap=True, markup=False)
@@ -195,12 +207,14 @@ def _clipped(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[:characters].rstrip() + " ..."
 
 
-def _finish(results: Results, plot: Path | None, as_json: bool) -> None:
+def _finish(results: Results, plot: Path | None, as_json: bool, costs: dict[str, SpanCost] | None = None) -> None:
     """Tables or the JSON document, and the plot."""
     if as_json:
-        print_json(document(results))
+        print_json(document(results, costs))
     else:
         _print_tables(results)
+        if costs and (remark := cost_remark(costs)) is not None:
+            common.stdout.print(remark, soft_wrap=True, markup=False)
     if plot is not None:
         report.plot(results, plot)
 
@@ -219,12 +233,17 @@ def _print_tables(results: Results) -> None:
         common.stdout.print(line, soft_wrap=True, markup=False)
 
 
-def document(results: Results) -> dict[str, Any]:
-    """The ``--json`` document: header, groups (the last is all of them), texts, errors."""
+def document(results: Results, costs: dict[str, SpanCost] | None = None) -> dict[str, Any]:
+    """The ``--json`` document: header, groups (the last is all of them), texts, errors; the profile if there is one."""
+    summaries = summarize(results)
+    profile = {}
+    if results.header.settings.profiled and summaries:
+        profile = {"profile": profile_document({m.method: m.ms_per_round for m in summaries[-1].methods}, costs)}
     return {
         "header": results.header.model_dump(),
         "sessions": [session.model_dump() for session in results.sessions],
-        "groups": summarize(results),
+        "groups": summaries,
+        **profile,
         "texts": count_equality(results.answers),
         "errors": [failure.model_dump() for failure in results.failures],
         "overall": OVERALL,

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,9 @@ class CurveOptions:
         list[str] | None, option(f"What fills them; may be repeated ({DEFAULT_POLICY}).", metavar="NAMES")
     ] = None
     sizes: Annotated[str | None, option("Static rows beside them (10 % and 25 % of all).", metavar="NUMBERS")] = None
+    rows: Annotated[str | None, option("In place of --sizes: static rows and slots together.", metavar="NUMBERS")] = (
+        None
+    )
     cache: Annotated[Path | None, option("Where answers are kept.", metavar="FOLDER")] = None
     keep: Annotated[bool, option("Keep answers and hidden states on disk.", "--keep/--no-keep")] = True
     dtype: Annotated[str, option(f"{', '.join(DTYPES)}.", metavar="NAME")] = "bfloat16"
@@ -77,8 +81,10 @@ class CurveOptions:
         check_threads(self.threads)
         if self.every < 1:
             raise InputError(f"--every must be at least 1; found {self.every}")
-        if self.slots is None and (self.sizes is not None or self.policy):
-            raise InputError("--sizes and --policy describe dynamic vocabularies: give --slots too")
+        if self.slots is None and (self.sizes is not None or self.rows is not None or self.policy):
+            raise InputError("--sizes, --rows and --policy describe dynamic vocabularies: give --slots too")
+        if self.sizes is not None and self.rows is not None:
+            raise InputError("--sizes counts static rows and --rows slots too; give one of them")
 
     @property
     def cache_folder(self) -> Path | None:
@@ -118,6 +124,8 @@ class CurveOptions:
         slots = numbers(self.slots, "--slots") if self.slots is not None else (0,)
         if self.sizes is not None:
             numbers(self.sizes, "--sizes")
+        if self.rows is not None and min(numbers(self.rows, "--rows")) <= max(slots):
+            raise InputError(f"--rows must be above --slots, which are among them; found {self.rows} and {self.slots}")
         for policy in self.policies:
             if policy != FULL_REFRESH:
                 DynamicConfig(min(slots), policy)
@@ -133,16 +141,22 @@ class CurveOptions:
 
         if self.slots is None:
             return ()
-        sizes = [int(target_vocab_size * ratio) for ratio in DYNAMIC_RATIOS]
-        if self.sizes is not None:
-            sizes = list(numbers(self.sizes, "--sizes"))
+        asked = numbers(self.slots, "--slots")
         settings = [
-            DynamicSetting(size, 0 if policy == FULL_REFRESH else slots, policy)
-            for size in sizes
+            DynamicSetting(size, slots, policy)
             for policy in self.policies
-            for slots in numbers(self.slots, "--slots")
+            for slots in ((0,) if policy == FULL_REFRESH else asked)
+            for size in self._sizes_beside(slots, target_vocab_size)
         ]
         return tuple(dict.fromkeys(settings))
+
+    def _sizes_beside(self, slots: int, target_vocab_size: int) -> list[int]:
+        """Static rows."""
+        if self.rows is not None:
+            return [rows - slots for rows in numbers(self.rows, "--rows")]
+        if self.sizes is not None:
+            return list(numbers(self.sizes, "--sizes"))
+        return [int(target_vocab_size * ratio) for ratio in DYNAMIC_RATIOS]
 
 
 @app.callback(invoke_without_command=True)
@@ -209,6 +223,7 @@ def measure_curves(
     from hothead.replay.measure import CurveMeasurement
     from hothead.replay.missed import EmittedTokens
 
+    start, cpu_start = time.perf_counter(), time.process_time()
     num_steps, params = numbers(options.num_steps, "--num-steps"), options.params()
     measurement = CurveMeasurement(
         draft.lm_head, rankings, prompts, num_steps, params, options.dynamic(target.vocab_size), options.every
@@ -225,7 +240,8 @@ def measure_curves(
         if options.cache_folder is not None:
             common.say(f"hothead: {measurement.answers} answers are kept; the same command goes on after them")
         raise
-    return _document(options, target, prompts, rankings, measurement, paths, emitted)
+    took = time.perf_counter() - start, time.process_time() - cpu_start
+    return _document(options, target, prompts, rankings, measurement, paths, emitted, took)
 
 
 def _paths(
@@ -262,8 +278,9 @@ def _document(
     measurement: "CurveMeasurement",
     paths: "Paths",
     emitted: "EmittedTokens",
+    took: tuple[float, float],
 ) -> AcceptanceCurves:
-    from hothead.bench.machine import model_identity, this_machine, versions
+    from hothead.bench.machine import model_identity, peak_memory_gib, this_machine, versions
     from hothead.bench.schema import PromptSetIdentity
     from hothead.replay.curve import Cost, CurveSettings, RankingIdentity, standard_sizes
 
@@ -302,6 +319,9 @@ def _document(
             dynamic_s=measurement.dynamic_s,
             answers=measurement.answers,
             cached=paths.cached,
+            wall_s=took[0],
+            cpu_s=took[1],
+            peak_memory_gib=peak_memory_gib(),
         ),
     )
 

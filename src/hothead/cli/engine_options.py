@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from hothead.bench.schema import DYNAMIC, FULL, FULL_REFRESH, PLAIN, STATIC
 from hothead.cli.common import say
 from hothead.errors import InputError
 
@@ -150,6 +151,17 @@ class Engine:
     def prior_counts(self) -> "np.ndarray | None":
         """The ranking's counts, int64 [V']."""
         return None if self.ranking is None else self.ranking.counts
+
+    @property
+    def method(self) -> str:
+        """What :meth:`decoder` decodes by, as ``hothead compare`` names it."""
+        if self.draft is None:
+            return PLAIN
+        if self.vocab is None:
+            return FULL
+        if self.dynamic.policy == FULL_REFRESH:
+            return FULL_REFRESH
+        return STATIC if self.dynamic.policy == "none" or not self.dynamic.slots else DYNAMIC
 
     def decoder(self) -> "SpeculativeDecoder":
         """The decoder that the options ask for."""

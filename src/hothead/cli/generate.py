@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hothead.bench.prompts import Prompt, read_prompts
-from hothead.cli.common import JsonOption, print_json, quiet_stdout
+from hothead.cli.common import JsonOption, check_outputs, print_json, print_table, quiet_stdout, say, stderr
 from hothead.cli.engine_options import EngineOptions, SamplingOptions, option, with_options
+from hothead.cli.profile import ProfileOption, span_costs, write_trace
+from hothead.engine.trace import Trace
 from hothead.errors import InputError
+from hothead.report.compare import round_table
+from hothead.report.profile import cost_remark, profile_document
 
 if TYPE_CHECKING:
     from hothead.engine.generate import Generation, Stats
@@ -23,17 +27,23 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to answer; - reads standard input.")] = None,
     prompts: Annotated[Path | None, option("Prompts to answer, in place of one.", metavar="FILE")] = None,
     raw: Annotated[bool, option("Continue the text; no chat template.", "--raw")] = False,
+    profile: ProfileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt: the target's own text, drafted with a small vocabulary."""
     asked = _asked(prompt, prompts)
+    check_outputs(profile)
     params = sampling.params()
     documents = []
+    all_stats: list[Stats] = []
     with quiet_stdout(as_json):
         loaded = engine.load()
         from hothead.bench.compare import prompt_ids
 
         decoder = loaded.decoder()
+        trace = None if profile is None else Trace()
+        if trace is not None:
+            decoder.profile = trace.track(loaded.method)
         for conversation in asked:
             answers: list[str] = []
             for turn in conversation.turns:
@@ -42,12 +52,32 @@ def generate(
                     if not as_json:
                         print(chunk.text, end="", flush=True)
                 answers.append(stream.result.text)
+                all_stats.append(stream.result.stats)
                 documents.append({"prompt_id": conversation.id, "prompt": turn, **answer_document(stream.result)})
                 if not as_json:
                     print(flush=True)
                     print(stats_line(stream.result), file=sys.stderr, flush=True)
+        profiled = {}
+        if profile is not None and trace is not None:
+            write_trace(trace, profile)
+            profiled = {"profile": _profile(trace, all_stats, engine.device, as_json)}
     if as_json:
-        print_json({"answers": documents})
+        print_json({"answers": documents, **profiled})
+
+
+def _profile(trace: Trace, all_stats: "list[Stats]", device: str, as_json: bool) -> dict[str, Any] | None:
+    """Where the time of a round went, for people on standard error, and as a document; None without a round."""
+    rounds = sum(stats.rounds for stats in all_stats)
+    if not rounds:
+        return None
+    method = trace.tracks[0].name
+    ms = {name: 1000 * sum(s.sections_s[name] for s in all_stats) / rounds for name in all_stats[0].sections_s}
+    costs = span_costs(trace, device)
+    if not as_json:
+        table = round_table({method: ms}, f"{rounds} rounds")
+        print_table(table.columns, table.rows, table.title, stderr)
+        say(cost_remark(costs) or "")
+    return profile_document({method: ms}, costs)
 
 
 def _asked(prompt: str | None, prompts: Path | None) -> tuple[Prompt, ...]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter
 
+from hothead.bench.head_results import EMITTED_PER_ROUND
 from hothead.bench.prompts import Prompt, prompts_digest, read_prompts
 from hothead.bench.schema import DYNAMIC, FULL, PLAIN, STATIC, ModelIdentity, Results, Settings, read_results
+from hothead.cli.bench_head import HeadOptions, measure_heads
 from hothead.cli.common import JsonOption, print_json, print_table, quiet_stdout, say, stdout
 from hothead.cli.compare import refuse_bad
 from hothead.cli.curve import DEFAULT_POLICY, CurveOptions, measure_curves, numbers
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
     from hothead.models.draft import Draft
     from hothead.models.target import Target
 
-RANKING, CURVE, TIMES, PLAN, RUN, REPORT = (
-    "ranking.safetensors", "curve.json", "times.json", "plan.json", "compare.jsonl", "report.html"
+RANKING, CURVE, TIMES, HEAD, PLAN, RUN, REPORT = (
+    "ranking.safetensors", "curve.json", "times.json", "head.json", "plan.json", "compare.jsonl", "report.html"
 )  # fmt: skip
 RANKING_BATCH = 8  # answers at once while ranking
 DYNAMIC_RATIOS = (0.05, 0.1, 0.2)  # static rows beside slots, of all
+HEAD_HALVINGS = 4  # the head alone is timed whole and halved so often,
+HEAD_BATCHES = "1,16,256"  # at these batches,
+HEAD_SECONDS = 4.0  # each for so long
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class OptimizeOptions:
     max_new_tokens: Annotated[int, option("Tokens per answer at most.", "--max-new-tokens", "-n")] = 64
     temperature: Annotated[float, option("0: greedy.")] = 0.0
     seed: Annotated[int, option("Of the sampled answers.")] = 0
+    timed_prompts: Annotated[int, option("Prompts to time, evenly chosen.")] = 8
     repeats: Annotated[int, option("Of each timed answer.")] = 3
     verify_prompts: Annotated[int, option("Prompts of the verifying run, evenly chosen.")] = 24
     dtype: Annotated[str, option(f"{', '.join(DTYPES)}.", metavar="NAME")] = "bfloat16"
@@ -74,8 +80,8 @@ class OptimizeOptions:
         for name in ("target", "draft", "prompts", "out"):
             if not getattr(self, name):
                 raise InputError(f"give --{name}: a target, its draft, your prompts and a folder for the results")
-        if min(self.repeats, self.verify_prompts) < 1:
-            raise InputError("--repeats and --verify-prompts must be at least 1")
+        if min(self.timed_prompts, self.repeats, self.verify_prompts) < 1:
+            raise InputError("--timed-prompts, --repeats and --verify-prompts must be at least 1")
         self.curve(Path()).check()
         self.curve(Path()).check_values()
 
@@ -88,9 +94,21 @@ class OptimizeOptions:
         slots = None if self.slots == "0" else self.slots
         return CurveOptions(**values, ranking=[ranking], slots=slots, cache=self.out / "cache")
 
+    def head(self, vocab_size: int, weights: str) -> HeadOptions:
+        """Of timing the head alone."""
+        sizes = ",".join(str(vocab_size >> halvings) for halvings in range(1, HEAD_HALVINGS + 1))
+        asked = max(numbers(self.slots, "--slots")) or HeadOptions.slots
+        slots = max(EMITTED_PER_ROUND, min(asked, vocab_size // 4))
+        return HeadOptions(
+            target=weights, sizes=sizes, slots=slots, batch=HEAD_BATCHES, seconds=HEAD_SECONDS,
+            dtype=self.dtype, device=self.device, threads=self.threads,
+        )  # fmt: skip
+
     def times(self) -> TimesOptions:
         """Of the timing stage."""
-        return TimesOptions(device=self.device, threads=self.threads, repeats=self.repeats)
+        return TimesOptions(
+            device=self.device, threads=self.threads, timed_prompts=self.timed_prompts, repeats=self.repeats
+        )
 
 
 @with_options
@@ -198,6 +216,7 @@ class Optimization:
         ranking = TokenRanking.load(ranking_path)
         curves = self._curves(ranking, ranking_path)
         times = self._times(ranking, curves, ranking_path)
+        head_path = self._head()
         plan = make_plan(curves, times)
         plan.save(folder / PLAN)
         batch = plan.batches[0]
@@ -206,11 +225,12 @@ class Optimization:
         results = self._verified(plan, ranking)
         verification = verify(batch, results)
         evidence = {
-            "ranking": ranking_path, "curve": folder / CURVE, "times": folder / TIMES, "plan": folder / PLAN,
-            "verifying run": folder / RUN,
+            "ranking": ranking_path, "curve": folder / CURVE, "times": folder / TIMES, "head times": head_path,
+            "plan": folder / PLAN, "verifying run": folder / RUN,
         }  # fmt: skip
         files = {**evidence, **handed_over.files}
-        write_report([ranking_path, *(folder / name for name in (CURVE, PLAN, RUN))], folder / REPORT)
+        shown = [ranking_path, *(folder / name for name in (CURVE, HEAD, PLAN, RUN))]
+        write_report(shown, folder / REPORT)
         return Outcome(plan, results, verification, handed_over, {**files, "report": folder / REPORT})
 
     def _made_from(self, **more: Any) -> dict[str, Any]:
@@ -256,6 +276,20 @@ class Optimization:
         asked |= {"dtype": options.dtype, "ranking": file_digest(ranking_path), "policy": DEFAULT_POLICY}
         return read_curves(self._stage(CURVE, self._made_from(prompts=prompts_digest(self.prompts), **asked), make))
 
+    def _head(self) -> Path:
+        """The draft's head alone, by rows and batch, against the machine's limits: for the report."""
+        from hothead.bench.machine import this_machine
+
+        machine = this_machine(self.options.device).model_dump()
+        asked = {"machine": machine, "device": self.options.device, "dtype": self.options.dtype}
+
+        def make(path: Path) -> None:
+            lm_head = self.draft.lm_head
+            options = self.options.head(lm_head.vocab_size, Path(self.draft_spec).name)
+            measure_heads(options, lm_head).save(path)
+
+        return self._stage(HEAD, self._made_from(slots=self.options.slots, **asked), make)
+
     def _times(self, ranking: TokenRanking, curves: AcceptanceCurves, ranking_path: Path) -> Times:
         from hothead.bench.machine import this_machine
 
@@ -266,9 +300,9 @@ class Optimization:
             measure_times(*models, self.identities, ranking, self.prompts, curves, options).save(path)
 
         machine = this_machine(options.device).model_dump()
-        asked = {"machine": machine, "device": options.device, "repeats": options.repeats}
+        asked = {name: getattr(options, name) for name in ("device", "timed_prompts", "repeats")}
         asked |= {"curve": file_digest(self.workspace.folder / CURVE), "ranking": file_digest(ranking_path)}
-        return read_times(self._stage(TIMES, self._made_from(**asked), make))
+        return read_times(self._stage(TIMES, self._made_from(machine=machine, **asked), make))
 
     def _verified(self, plan: Plan, ranking: TokenRanking) -> Results:
         """Plain, the full vocabulary and the choice answer prompts in turn; goes on where an earlier run ended."""

@@ -11,14 +11,16 @@ from torch import Tensor
 from hothead.dynamic import DynamicConfig, HotVocabulary, make_hot_vocabulary
 from hothead.engine.draft import propose
 from hothead.engine.sampling import SamplingParams, probabilities
-from hothead.engine.stopwatch import Stopwatch
+from hothead.engine.stopwatch import Profiler, Stopwatch
 from hothead.engine.text import TextStream
+from hothead.engine.trace import Track
 from hothead.engine.tree import DraftShape
 from hothead.engine.verify import Proposal, Verdict, verify_greedy, verify_sampled
 from hothead.errors import ContextOverflow, InputError
 from hothead.models.draft import Draft
 from hothead.models.target import Target
 from hothead.models.window import Window, tree_window
+from hothead.spans import SAMPLING, span
 from hothead.tokenizer import chat_ids
 from hothead.vocab import DraftVocab
 
@@ -37,7 +39,7 @@ class Stats:
         rows_copied: LM head rows copied to follow the traffic.
         prefill_s: until the first token.
         decode_s: all rounds.
-        sections_s: ``decode_s`` by section.
+        sections_s: ``decode_s`` by section (``SECTION_LABELS`` of ``spans.py``); if profiled, by ``PROFILE_LABELS``.
     """
 
     prompt_tokens: int = 0
@@ -94,6 +96,10 @@ class SpeculativeDecoder:
         dynamic: slots and policy on top of ``vocab``; None for a static vocabulary.
         shape: how much is drafted in a round; None: a chain of 4 tokens.
 
+    Attributes:
+        profile: where the spans of each generation go, finely timed; None, as at first, for none. One generation at a
+            time in a process may be profiled.
+
     Raises:
         TokenizerMismatch: the vocabulary was made for another tokenizer or head.
         InputError: a vocabulary without a draft.
@@ -112,11 +118,17 @@ class SpeculativeDecoder:
         self.target = target
         self.draft = draft
         self.shape = shape or DraftShape()
+        self.profile: Track | None = None
         self.hot: HotVocabulary | None = None
         if draft is not None:
             vocab = vocab or draft.vocab or DraftVocab.full(target.vocab_size, target.tokenizer_fingerprint)
             vocab.check_target(target.vocab_size, target.tokenizer_fingerprint)
             self.hot = make_hot_vocabulary(draft.lm_head, vocab, dynamic)
+
+    def new_stopwatch(self) -> Stopwatch:
+        """For one generation."""
+        device = self.target.device
+        return Stopwatch(device) if self.profile is None else Profiler(device, self.profile)
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
         """Answer ``prompt`` (text, token ids or chat messages) and return it whole."""
@@ -175,11 +187,11 @@ class GenerationStream:
         params, stats, device, taps = self._params, self.result.stats, target.device, draft.taps if draft else ()
         generator = torch.Generator(device=device)
         _ = generator.seed() if params.seed is None else generator.manual_seed(params.seed)
-        watch = Stopwatch(device)
+        watch = self._decoder.new_stopwatch()
         rows_before = hot.rows_copied if hot else 0
         capacity = min(len(self._prompt_ids) + params.max_new_tokens, target.max_positions) + self._decoder.shape.width
 
-        start = time.perf_counter()
+        begin = start = time.perf_counter()
         prompt_ids = torch.tensor(self._prompt_ids, device=device)
         cache = target.new_cache(capacity)
         output = target.forward(prompt_ids, cache, last=1, taps=taps)
@@ -190,12 +202,14 @@ class GenerationStream:
             draft.reset(capacity)
             hot.after_prompt(prompt_ids)
         stats.prefill_s = time.perf_counter() - start
+        watch.note("prefill", start, prompt_tokens=stats.prompt_tokens)
 
         # The clock stops while the consumer holds a chunk.
         start = time.perf_counter()
         while True:
             chunk, is_over = self._commit(emitted)
             stats.decode_s += time.perf_counter() - start
+            watch.note("round" if stats.rounds else "first token", start, emitted=len(emitted))
             yield chunk
             start = time.perf_counter()
             if is_over:
@@ -218,18 +232,26 @@ class GenerationStream:
             features = output.features[verified]
             stats.rounds += 1
             if hot is not None:
-                with watch.section("vocab_update"):
-                    stats.misses += int((hot.head.row_of[new_ids] < 0).sum())
-                    hot.after_round(new_ids, output.logits[verified])
+                self._follow(hot, new_ids, output.logits, verified, watch)
 
         stats.rows_copied = (hot.rows_copied if hot else 0) - rows_before
-        watch.close(stats.decode_s)
-        stats.sections_s = watch.seconds
+        watch.note("answer", begin, new_tokens=stats.new_tokens, rounds=stats.rounds)
+        stats.sections_s = watch.close(stats.decode_s)
 
     def _verify(self, proposal: Proposal, target_logits: Tensor, generator: torch.Generator) -> Verdict:
-        if self._params.is_greedy:
-            return verify_greedy(proposal, target_logits)
-        return verify_sampled(proposal, probabilities(target_logits, self._params), generator)
+        with span(SAMPLING):
+            if self._params.is_greedy:
+                return verify_greedy(proposal, target_logits)
+            return verify_sampled(proposal, probabilities(target_logits, self._params), generator)
+
+    def _follow(
+        self, hot: HotVocabulary, new_ids: Tensor, logits: Tensor, verified: slice | list[int], watch: Stopwatch
+    ) -> None:
+        """Count what could not be drafted, and let the vocabulary follow what was emitted."""
+        self.result.stats.misses += int((hot.head.row_of[new_ids] < 0).sum())
+        if hot.is_dynamic:
+            with watch.section("vocab_update"):
+                hot.after_round(new_ids, logits[verified])
 
     def _commit(self, emitted: list[int]) -> tuple[Chunk, bool]:
         """Append what a round emitted, up to whatever ends the answer."""

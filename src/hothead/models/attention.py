@@ -15,6 +15,8 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.masking_utils import sdpa_mask
 
+from hothead.spans import ATTENTION, span
+
 NAME = "hothead_cpu"
 FEW = 32  # queries up to which one product per key head beats torch's kernel
 
@@ -96,5 +98,6 @@ def _transformers_attention(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     unseen = None if attention_mask is None else ~attention_mask[0, 0]
-    attended = attend(query[0].to(key.dtype), key[0], value[0], unseen, scale)
+    with span(ATTENTION):
+        attended = attend(query[0].to(key.dtype), key[0], value[0], unseen, scale)
     return attended.transpose(0, 1)[None].to(query.dtype), None

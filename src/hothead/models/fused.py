@@ -19,6 +19,7 @@ from hothead.models.attention import attend
 from hothead.models.cache import KVCache
 from hothead.models.window import Window
 from hothead.packed import PackedLinear
+from hothead.spans import ATTENTION, span
 
 LAYERS = (LlamaDecoderLayer, Qwen2DecoderLayer)
 BODIES = (LlamaModel, Qwen2Model)
@@ -116,7 +117,8 @@ class FusedLayer:
         # Rotated in the cache's dtype, which is where queries and keys are needed.
         query_key = rotate(qkv[:, : heads + key_heads].to(cache.dtype or x.dtype), *rotation).transpose(0, 1)
         keys, values = cache.append(index, query_key[heads:], qkv[:, heads + key_heads :].transpose(0, 1))
-        attended = attend(query_key[:heads], keys, values, unseen, self._scale)
+        with span(ATTENTION):
+            attended = attend(query_key[:heads], keys, values, unseen, self._scale)
         x = self._out.add_to(x, attended.transpose(0, 1).to(x.dtype).reshape(n, heads * d))
         gate_up = self._gate_up(self._mlp_norm(x))
         return self._down.add_to(x, functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :])

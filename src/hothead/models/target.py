@@ -14,6 +14,7 @@ from hothead.models.cache import KVCache, cache_argument
 from hothead.models.fused import FusedBody, can_fuse
 from hothead.models.window import Window
 from hothead.packed import PackedLinear, pack_linears
+from hothead.spans import HEAD, LAYERS, span
 from hothead.tokenizer import fingerprint
 
 
@@ -92,7 +93,8 @@ class CausalLM:
             The last hidden states, [n, H], and a draft's features: what went into the layers in ``taps``, side by
             side, [n, taps * H], or the last hidden states where there are none.
         """
-        return self._body(target_ids, cache, window, taps)
+        with span(LAYERS):
+            return self._body(target_ids, cache, window, taps)
 
     def features(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
         """As :meth:`read`, the last hidden states alone, [n, H]."""
@@ -100,7 +102,8 @@ class CausalLM:
 
     def logits(self, features: Tensor) -> Tensor:
         """[n, H] -> [n, V]."""
-        return self.lm_head.finish(self._head_linear(features))
+        with span(HEAD):
+            return self.lm_head.finish(self._head_linear(features))
 
     def forward(
         self,

@@ -1,6 +1,6 @@
 """The cost model: what a round emits over what it takes, and how sure that is. Numbers only; no randomness but seeded.
 
-    round = verify(k + 1) + extend + (k - 1) step + k head(rows) + update + other
+    round = verify(k + 1) factor(rows) + extend + (k - 1) step(rows) + k head(rows) + update + other
     times plain = acceptance length x (verify(1) + plain's other) / round
 
 Every interval is drawn from: acceptance of the full vocabulary, a size's paired difference to it, and each time, all
@@ -110,9 +110,10 @@ class CostModel:
         self.most_tokens = max(times.target_verify_ms)
         self._verify = self._table(times.target_verify_ms)
         self._head = self._table(times.head_ms)
-        self._step, self._extend = self._time(times.draft_step_ms), self._time(times.draft_extend_ms)
+        self._step, self._extend = self._table(times.draft_step_ms), self._time(times.draft_extend_ms)
         self._other, plain_other = self._time(times.other_ms), self._time(times.plain_other_ms)
         self._updates = {(update.policy, update.slots): self._time(update.ms) for update in times.updates}
+        self._factor = self._table(times.verify_factor or {1: Interval(value=1.0)})
         self._for_length, self._for_difference = self._normal(), self._normal()
         self.plain_ms = self._verify.at(1) + plain_other  # [N + 1]
 
@@ -133,18 +134,17 @@ class CostModel:
         )
         length = np.maximum(1.0, full * (1 + differences / kind.full.value))
         rows = np.minimum(kind.sizes + kind.slots, self.full_rows)
-        head = np.stack([self._head.at(int(row)) for row in rows], axis=1)  # [N + 1, S]
         update = self._updates.get((kind.policy, kind.slots), np.zeros(self._draws + 1))
-        of_all = {
-            "target_verify": self._verify.at(k + 1),
-            "draft_extend": self._extend,
-            "draft_steps": (k - 1) * self._step,
-            "vocab_update": update,
-            "other": self._other,
+        drawn = {  # [N + 1, S], or [N + 1, 1] for what does not depend on rows
+            "target_verify": self._verify.at(k + 1)[:, None] * self._factor.at_each(rows),
+            "draft_extend": self._extend[:, None],
+            "draft_steps": (k - 1) * self._step.at_each(rows),
+            "draft_head": k * self._head.at_each(rows),
+            "vocab_update": update[:, None],
+            "other": self._other[:, None],
         }
-        round_ms = np.sum(list(of_all.values()), axis=0)[:, None] + k * head
-        sections = {name: np.full(len(rows), drawn[0]) for name, drawn in of_all.items()}
-        return Cost(kind, length, round_ms, {**sections, "draft_head": k * head[0]})
+        round_ms = sum(drawn.values(), np.zeros((self._draws + 1, len(rows))))
+        return Cost(kind, length, round_ms, {name: np.broadcast_to(ms[0], len(rows)) for name, ms in drawn.items()})
 
     def _time(self, found: Interval) -> np.ndarray:
         return np.maximum(0.0, _spread(found.value, found.low, found.high, self._normal()))
@@ -164,6 +164,10 @@ class _Table:
 
     keys: np.ndarray  # int64 [K], ascending
     drawn: np.ndarray  # float64 [N + 1, K]
+
+    def at_each(self, keys: np.ndarray) -> np.ndarray:
+        """[K] -> [N + 1, K]."""
+        return np.stack([self.at(int(key)) for key in keys], axis=1)
 
     def at(self, key: int) -> np.ndarray:
         right = int(np.searchsorted(self.keys, key).clip(0, len(self.keys) - 1))

@@ -1,6 +1,7 @@
 """Two files, versioned JSON that is read and written without torch: times of a machine, and the plan made with them."""
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,16 @@ def _check_milliseconds(found: Interval) -> None:
 Ms = Annotated[Interval, BeforeValidator(_interval)]  # milliseconds
 
 
+def _by_rows(value: Any) -> Any:
+    """A single time holds for heads of any number of rows."""
+    if isinstance(value, int | float | Interval) or (isinstance(value, dict) and "value" in value):
+        return {1: value}
+    return value
+
+
+MsByRows = Annotated[dict[int, Ms], BeforeValidator(_by_rows)]
+
+
 class UpdateTime(Record):
     """What a dynamic vocabulary of so many slots adds to a round: its update, and packing the rows it copied."""
 
@@ -54,9 +65,12 @@ class BatchTimes(Record):
         target_verify_ms: by tokens per sequence; 1 is a plain decoding step, k + 1 verifies k drafts. Those between
             two given ones are interpolated.
         draft_extend_ms: the draft takes in what a round emitted; once a round.
-        draft_step_ms: the draft's layers go on from a drafted token, k - 1 times a round.
+        draft_step_ms: the draft's layers go on from a drafted token, k - 1 times a round; by rows of the head called
+            between two steps, which may drive the layers out of the caches, or one time for all.
         head_ms: by rows of the draft's LM head, choosing a token included, k times a round; interpolated, so the
             least and the full number of rows must be there. Slots count as rows.
+        verify_factor: by rows of the draft's head, the target's pass beside it over the pass beside the full head,
+            for the same reason; 1 where there is none.
         updates: by policy and slots; those that are not there are not planned.
         other_ms: of a round, what none of these take.
     """
@@ -65,8 +79,9 @@ class BatchTimes(Record):
     plain_other_ms: Ms = Interval(value=0.0)
     target_verify_ms: dict[int, Ms]
     draft_extend_ms: Ms
-    draft_step_ms: Ms
+    draft_step_ms: MsByRows
     head_ms: dict[int, Ms]
+    verify_factor: dict[int, Ms] = Field(default_factory=dict)
     updates: tuple[UpdateTime, ...] = ()
     other_ms: Ms = Interval(value=0.0)
 
@@ -76,8 +91,11 @@ class BatchTimes(Record):
             raise ValueError("target_verify_ms must give the time of 1 token (plain decoding) and of more")
         if not self.head_ms or min(self.head_ms) < 1:
             raise ValueError("head_ms must give times by rows, 1 or more")
-        single = (self.plain_other_ms, self.draft_extend_ms, self.draft_step_ms, self.other_ms)
-        for found in (*self.target_verify_ms.values(), *self.head_ms.values(), *single, *(u.ms for u in self.updates)):
+        if not self.draft_step_ms or min(*self.draft_step_ms, *self.verify_factor, 1) < 1:
+            raise ValueError("draft_step_ms and verify_factor go by rows, 1 or more")
+        tables = (self.target_verify_ms, self.head_ms, self.draft_step_ms, self.verify_factor)
+        single = (self.plain_other_ms, self.draft_extend_ms, self.other_ms, *(u.ms for u in self.updates))
+        for found in (*chain.from_iterable(table.values() for table in tables), *single):
             _check_milliseconds(found)
         if self.target_verify_ms[1].value <= 0:
             raise ValueError("target_verify_ms of 1 token must be above 0")

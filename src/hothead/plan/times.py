@@ -167,7 +167,7 @@ class TimesMeasurement:
         total, ks = self._target.vocab_size, self._config.num_steps
         whole = [_Variant(k, total) for k in ks]
         heads = {v.rows: v for v in self._decoders if v.num_steps == self._head_steps and not v.slots}
-        longest = _Variant(max(ks), total)
+        full = heads[total]
         updates = []
         for variant in self._decoders:
             if variant.slots:
@@ -180,7 +180,13 @@ class TimesMeasurement:
             plain_other_ms=_mean(self._ms(_Variant(0), "other")),
             target_verify_ms={tokens: _mean(ms) for tokens, ms in self._verify_ms(whole).items()},
             draft_extend_ms=_mean(np.mean([self._ms(v, "draft_extend") for v in whole], axis=0)),
-            draft_step_ms=_mean(self._ms(longest, "draft_steps") / max(1, max(ks) - 1)),
+            draft_step_ms={
+                rows: _mean(self._ms(v, "draft_steps") / max(1, v.num_steps - 1)) for rows, v in sorted(heads.items())
+            },
+            verify_factor={
+                rows: _mean(self._ms(v, "target_verify") / self._ms(full, "target_verify"))
+                for rows, v in sorted(heads.items())
+            },
             head_ms={rows: _mean(self._ms(v, "draft_head") / v.num_steps) for rows, v in sorted(heads.items())},
             updates=tuple(updates),
             other_ms=_mean(np.mean([self._ms(v, "other") + self._ms(v, "vocab_update") for v in whole], axis=0)),

@@ -176,7 +176,15 @@ class MissedTokens(Record):
 
 
 class Cost(Record):
-    """Seconds: answering; the pass of target and draft, and its full-vocabulary logits; what all sizes cost on top."""
+    """What the measurement took, models loaded.
+
+    Attributes:
+        generate_s: answering.
+        pass_s, head_s: the pass of target and draft, and its full-vocabulary logits.
+        sizes_s, dynamic_s: what all sizes, and all dynamic vocabularies, cost on top.
+        wall_s, cpu_s: all of it, by the clock and summed over cores; None in a file of an earlier hothead, as is
+        peak_memory_gib: the most that the process ever held.
+    """
 
     generate_s: float
     pass_s: float
@@ -185,6 +193,9 @@ class Cost(Record):
     dynamic_s: float
     answers: int
     cached: int  # answers whose pass was on disk
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    peak_memory_gib: float | None = None
 
 
 class AcceptanceCurves(Record):

@@ -1,6 +1,6 @@
 """What ``hothead compare`` prints and plots, made from a result file alone. Needs no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +9,8 @@ from hothead.bench.stats import Estimate
 from hothead.bench.summary import OVERALL, GroupSummary, MethodSummary, count_equality, summarize
 from hothead.errors import InputError
 from hothead.report.figures import COLOURS, GREY, Figure, check_plot_path, legend, plain_axes, save_together
+from hothead.spans import PROFILE_LABELS, SECTION_LABELS, VERIFY_PARTS
 
-SECTION_LABELS = {
-    "draft_head": "draft head",
-    "draft_steps": "draft steps",
-    "draft_extend": "draft extend",
-    "target_verify": "target verify",
-    "vocab_update": "vocab update",
-    "other": "other",
-}
 LEGEND = (
     "tok/s: decoded tokens over decoding time, prefill apart. accept: tokens per verify pass, bonus token included. "
     "miss%: of 100 tokens, those outside the draft vocabulary. rows%: head rows copied for 100 tokens."
@@ -54,18 +47,25 @@ def speed_table(summaries: Sequence[GroupSummary]) -> Table:
 
 
 def breakdown_table(group: GroupSummary) -> Table:
-    """Milliseconds and share of a round, a section a row; then the round, and (apart from it) the prefill."""
-    rounds_ms = [sum(method.ms_per_round.values()) for method in group.methods]
+    """As :func:`round_table`, and (apart from the round) the prefill."""
+    rounds = round_table({method.method: method.ms_per_round for method in group.methods}, group.name)
+    prefill = ("prefill", *(f"{method.prefill_ms:.0f}     " for method in group.methods))
+    return Table(rounds.title, rounds.columns, (*rounds.rows, prefill))
+
+
+def round_table(ms_by_method: Mapping[str, Mapping[str, float]], name: str) -> Table:
+    """Milliseconds and share of a round, a section a row (profiled: a part of the pass too); then the round."""
+    rounds_ms = [sum(ms.values()) for ms in ms_by_method.values()]
+    is_profiled = any(part in ms for ms in ms_by_method.values() for part in VERIFY_PARTS)
     rows = []
-    for section, label in SECTION_LABELS.items():
-        found = [method.ms_per_round.get(section, 0.0) for method in group.methods]
+    for section, label in (PROFILE_LABELS if is_profiled else SECTION_LABELS).items():
+        found = [ms.get(section, 0.0) for ms in ms_by_method.values()]
         cells = (
             f"{ms:.2f} {100 * ms / total:3.0f}%" if ms else "-" for ms, total in zip(found, rounds_ms, strict=True)
         )
         rows.append((label, *cells))
     rows.append(("round", *(f"{total:.2f} 100%" for total in rounds_ms)))
-    rows.append(("prefill", *(f"{method.prefill_ms:.0f}     " for method in group.methods)))
-    return Table(f"Time per round, ms ({group.name})", ("", *(m.method for m in group.methods)), tuple(rows))
+    return Table(f"Time per round, ms ({name})", ("", *ms_by_method), tuple(rows))
 
 
 def remarks(results: Results) -> list[str]:
@@ -110,6 +110,7 @@ def headline(results: Results) -> str:
         f"{header.prompt_set.name}: {header.prompt_set.prompts} prompts x {settings.repeats}",
         f"up to {settings.max_new_tokens} tokens, temperature {settings.temperature:g}",
         f"{header.dtype}, {header.machine.accelerator or header.machine.cpu}, {header.machine.threads} threads",
+        *(["profiled"] if settings.profiled else []),
     ]
     return "; ".join(parts)
 
@@ -201,7 +202,8 @@ def _draw_breakdown(axes, group: GroupSummary) -> None:  # type: ignore[no-untyp
     names = [method.method for method in group.methods]
     bottom = [0.0] * len(names)
     for (section, label), colour in zip(SECTION_LABELS.items(), COLOURS, strict=True):
-        heights = [method.ms_per_round.get(section, 0.0) for method in group.methods]
+        parts = (section, *VERIFY_PARTS) if section == "target_verify" else (section,)
+        heights = [sum(method.ms_per_round.get(part, 0.0) for part in parts) for method in group.methods]
         axes.bar(names, heights, bottom=bottom, label=label, color=colour)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("ms per round")

@@ -126,6 +126,9 @@ def remarks(curves: AcceptanceCurves) -> list[str]:
     took = f"{cost.answers} answers ({cost.cached} passes from the cache): answering {cost.generate_s:.1f} s, "
     took += f"target and draft {cost.pass_s:.1f} s, their logits {cost.head_s:.1f} s, all sizes {cost.sizes_s:.1f} s"
     lines.append(f"{took}, dynamic {cost.dynamic_s:.1f} s." if curves.dynamic else f"{took}.")
+    if cost.wall_s is not None and cost.cpu_s is not None:
+        memory = "" if cost.peak_memory_gib is None else f", at most {cost.peak_memory_gib:.1f} GiB of memory"
+        lines.append(f"In all {cost.wall_s / 60:.1f} minutes, {cost.cpu_s / 60:.1f} of CPU time{memory}.")
     if curves.skipped:
         lines.append(f"Skipped: {len(curves.skipped)} turns without an answer; first {curves.skipped[0]}.")
     return lines

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from hothead.bench.schema import Machine
 from hothead.plan.schema import BatchPlan, Candidate, Plan
-from hothead.report.compare import SECTION_LABELS, Table
+from hothead.report.compare import Table
 from hothead.report.curve import interval
 from hothead.report.figures import COLOURS, GREY, Figure, legend, log_scale, plain_axes, save_together
+from hothead.spans import SECTION_LABELS
 
 LEGEND = (
     "accept: emitted tokens per round. x plain, x full: predicted speed over plain decoding and over the draft with "

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Everything in results/, and docs/results.md made from it: one command.
+#
+#   runs/reproduce/run.sh SPEC_BENCH.jsonl GSM8K_TRAIN.parquet [PYTHON] [VLLM_PYTHON]
+#
+# VLLM_PYTHON is of an environment with vLLM and hothead; without one vLLM is not measured. What is in results/ is kept
+# and goes on where it ended, so delete a file to measure it again. The first part may share the machine, the others
+# measure time: leave it alone meanwhile. `runs/reproduce/run.sh --page` writes the page alone.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+page() { "$1" runs/reproduce/page.py results docs/results.md; }
+if [ "${1:-}" = --page ]; then
+  page "${2:-.venv/bin/python}"
+  exit
+fi
+spec_bench=$1 gsm8k=$2 python=${3:-.venv/bin/python} vllm_python=${4:-}
+
+runs/measure_acceptance/run.sh "$spec_bench" "$gsm8k" "$python"
+runs/measure_demo_draft/run.sh "$spec_bench" "$gsm8k" "$python"
+runs/measure_plan/run.sh "$spec_bench" "$python"
+[ -z "$vllm_python" ] || runs/measure_vllm/run.sh "$spec_bench" "$vllm_python"
+page "$python"

@@ -1,0 +1,1 @@
+"""The parts of the results page, a subject a module."""

@@ -1,0 +1,82 @@
+"""Decoding speed, from ``hothead compare``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from layout import MISSING, between, shown, table
+from published import SPEED_ON, TIMES_PLAIN
+
+from hothead.bench.schema import PLAIN, Results, read_results
+from hothead.bench.summary import GroupSummary, summarize
+from hothead.report.compare import breakdown_table, headline, remarks, speed_table
+
+SPEC_BENCH = "spec_bench_bf16.jsonl"
+OUT_OF_DOMAIN = "out_of_domain_*_bf16.jsonl"
+
+
+def on_spec_bench(results: Path) -> Sequence[str]:
+    """Speed-ups beside the published ones, then everything by group."""
+    path = results / SPEC_BENCH
+    if not path.exists():
+        return ()
+    found = read_results(path)
+    summaries = summarize(found)
+    if not summaries:
+        return ()
+    rows = []
+    for method in summaries[-1].methods:
+        published = TIMES_PLAIN.get(method.method)
+        rows.append(
+            (
+                method.method,
+                MISSING if published is None else f"{published:.2f}",
+                MISSING if published is None else f"{published / TIMES_PLAIN['full']:.2f}",
+                f"{method.tokens_per_s.value:.1f}",
+                between(method.times_plain),
+                between(method.times_full),
+            )
+        )
+    columns = ("", f"published: {SPEED_ON}", "over full", "ours, tokens/s", "over plain", "over full")
+    return (
+        f"## Speed on Spec-Bench, {found.header.dtype}",
+        f"`results/{SPEC_BENCH}`. {headline(found)}.",
+        table(columns, rows),
+        "The published dynamic vocabulary (`full_refresh`) loses to its own static map there as here; slots do not. "
+        "Against plain decoding our small pair gains less than the published one: the target's own pass is short, so "
+        "drafting and verifying weigh more, and its draft is accepted less often. Pruning gains more, because the "
+        "head is a larger part of this draft.",
+        *_details(found, summaries),
+    )
+
+
+def out_of_domain(results: Path) -> Sequence[str]:
+    """Speed where the traffic is not what the vocabulary was counted on."""
+    blocks: list[str] = []
+    for path in sorted(results.glob(OUT_OF_DOMAIN)):
+        found = read_results(path)
+        assert found.header.vocab is not None
+        blocks += [
+            f"## Speed out of domain: {found.header.vocab.size:,} rows counted on GSM8K alone",
+            f"`results/{path.name}`. {headline(found)}.",
+            *_details(found, summarize(found)),
+        ]
+    return blocks
+
+
+def _details(found: Results, summaries: Sequence[GroupSummary]) -> list[str]:
+    step = draft_step(summaries[-1], found.header.settings.num_steps)
+    said = [shown(speed_table(summaries)), *remarks(found)]
+    return [*said, "Time per round, ms, all groups:", shown(breakdown_table(summaries[-1])), step]
+
+
+def draft_step(overall: GroupSummary, num_steps: int) -> str:
+    """What drafting one token costs: the layer and the head, once each."""
+    steps = {
+        method.method: method.ms_per_round["draft_steps"] / max(1, num_steps - 1)
+        + method.ms_per_round["draft_head"] / num_steps
+        for method in overall.methods
+        if method.method != PLAIN
+    }
+    first = next(iter(steps.values()))
+    parts = [f"{name} {ms:.2f} ms ({ms / first:.2f})" for name, ms in steps.items()]
+    return f"One draft step, layer and head (in brackets, times the first): {', '.join(parts)}."
