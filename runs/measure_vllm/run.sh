@@ -29,8 +29,8 @@ $python runs/measure_vllm/off.py --draft $draft --prompts "$spec_bench" --per-gr
 # 4. The same text? Both kinds of draft, ten prompts of each group; goes on where it was interrupted. float32 against
 #    plain decoding; bf16 also against speculation with the full vocabulary.
 equality="$python runs/measure_vllm/equality.py --draft $draft --prompts $spec_bench --per-group 10"
-$equality --dtype float32 --heads static,dynamic -o results/vllm_equality_float32.jsonl
-$equality --dtype bfloat16 --heads full,static,dynamic -o results/vllm_equality_bfloat16.jsonl
+$equality --dtype float32 --heads static,dynamic -o results/equality_vllm_float32.jsonl
+$equality --dtype bfloat16 --heads full,static,dynamic -o results/equality_vllm_bfloat16.jsonl
 
 # 5. Half an hour of mixed load.
 $python runs/measure_vllm/soak.py --draft $draft --prompts "$spec_bench" -o results/vllm_soak.json \

@@ -195,7 +195,7 @@ def main() -> None:
     if (off := args.results / "vllm_plugin_off.jsonl").exists():
         parts += off_section(off)
     for dtype in ("float32", "bfloat16"):
-        if (path := args.results / f"vllm_equality_{dtype}.jsonl").exists():
+        if (path := args.results / f"equality_vllm_{dtype}.jsonl").exists():
             parts += equality_section(path)
     if (soak := args.results / "vllm_soak.json").exists():
         parts += soak_section(soak)
