@@ -4,7 +4,7 @@
 #   runs/measure_vllm/qwen.sh MODELS HUMAN_EVAL.jsonl GSM8K_TRAIN.parquet [PYTHON]
 #
 # MODELS is the folder that runs/fetch_models/fetch.py filled; PYTHON is of an environment with vLLM and hothead. The
-# first call dequantizes the pair to bfloat16 (4 GB in ~/.cache/hothead). Two servers stand ready at a time (11 GB),
+# first call dequantizes the pair to bfloat16 (5 GB in ~/.cache/hothead). Two servers stand ready at a time (some 12 GB),
 # so there are two runs: hot against plain, and hot against stock. PROMPTS (5) and TOKENS (96) size them;
 # PREPARE=1 stops before the first. Leave the machine alone meanwhile.
 set -euo pipefail
