@@ -13,6 +13,7 @@ from pathlib import Path
 
 from equality import PLAIN, Recorded, answers_of, read
 
+from hothead.bench.equality import TIE_ROUNDING_STEPS
 from hothead.bench.server import Header, Row, read_waves, summarize
 from hothead.bench.stats import Estimate
 from hothead.files import write_text
@@ -102,26 +103,30 @@ def equality_section(path: Path) -> list[str]:
     """Which answers are the same, and how far apart the logits were where they are not."""
     recorded = read(path)
     header = recorded.header
-    pairs = dict.fromkeys((one.config, one.reference) for one in recorded.judged.values())
+    configs = list(dict.fromkeys(config for config, _ in recorded.batches))
+    answers = {
+        config: {prompt_id: answered.target_ids for _, prompt_id, answered in answers_of(recorded, config)}
+        for config in configs
+    }
     rows = []
-    for config, reference in pairs:
-        judged = [one for one in recorded.judged.values() if (one.config, one.reference) == (config, reference)]
-        counts = Counter(one.equality for one in judged)
-        steps = [
-            abs(gap) / one.difference.tolerance * 2
-            for one in judged
-            if one.difference is not None and one.difference.tolerance
-            for gap in (one.difference.plain_gap, one.difference.gap)
-            if gap is not None
-        ]
-        rows.append(
-            (
-                config,
-                reference,
-                *(str(n) for n in (len(judged), counts["equal"], counts["tied"], counts["different"])),
-                f"{max(steps):.1f}" if steps else "-",
-            )
-        )
+    for config in sorted(set(configs) - {PLAIN}):
+        for reference in (PLAIN, f"{config.split('.')[0]}.full"):
+            if reference == config or reference not in configs:
+                continue
+            both = answers[config].keys() & answers[reference].keys()
+            equal = sum(answers[config][prompt_id] == answers[reference][prompt_id] for prompt_id in both)
+            found = [recorded.judged.get((config, reference, prompt_id)) for prompt_id in both]
+            verdicts = Counter(one.equality for one in found if one is not None)
+            steps = [
+                abs(gap) / one.difference.tolerance * TIE_ROUNDING_STEPS
+                for one in found
+                if one is not None and one.difference is not None and one.difference.tolerance
+                for gap in (one.difference.plain_gap, one.difference.gap)
+                if gap is not None
+            ]
+            tied = verdicts["tied"]
+            counts = (str(count) for count in (len(both), equal, tied, len(both) - equal - tied))
+            rows.append((config, reference, *counts, f"{max(steps):.1f}" if steps else "-"))
     tie = "nothing counts as a tie" if header.dtype == "float32" else "a tie: within two rounding steps"
     return [
         f"## The same text, {header.dtype}",
