@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hothead.models.toy import save_toy_target, toy_causal_lm, toy_tokenizer
 
@@ -23,6 +24,7 @@ TOY_SIZES = {
 EAGLE3_IDS = tuple(range(0, TOY_VOCAB, 2))  # the even ids: half of the vocabulary has no row
 
 
+KV_BYTES = 256 << 20  # said outright, because vLLM then leaves out its warm-up
 RUN_ENGINE = Path(__file__).parent / "vllm_plugin" / "run_engine.py"
 
 
@@ -33,8 +35,9 @@ def start_engine(
 
     Greedy unless ``sampling`` says otherwise. ``log`` is everything the process printed.
     """
+    defaults = {"dtype": "float32", "max_num_seqs": 4, "kv_cache_memory_bytes": KV_BYTES}
     job = {
-        "engine": {"model": str(model), "dtype": "float32", "max_num_seqs": 4, **engine},
+        "engine": {"model": str(model), **defaults, **engine},
         "batches": batches,
         "sampling": {"temperature": 0, "ignore_eos": True, **(sampling or {})},
         "result": str(folder / "result.json"),
@@ -48,7 +51,10 @@ def start_engine(
 
 
 def save_toys(root: Path) -> dict[str, Path]:
-    """A target of seven layers (EAGLE-3 reads three), and drafts by their method; ``draft_model`` is it with noise."""
+    """A target of seven layers (EAGLE-3 reads three), and drafts by their method; ``draft_model`` is it with noise.
+
+    ``mtp`` is a target of its own, with a layer that drafts for it.
+    """
     target = save_toy_target(root / "target", TOY_VOCAB, layers=7, **TOY_SIZES)
     noisy = toy_causal_lm(TOY_VOCAB, layers=7, **TOY_SIZES)
     generator = torch.Generator().manual_seed(1)
@@ -58,7 +64,8 @@ def save_toys(root: Path) -> dict[str, Path]:
     toy_tokenizer().save_pretrained(root / "draft_model")
     _save_eagle(root / "eagle")
     _save_eagle3(root / "eagle3")
-    return {"target": target, **{name: root / name for name in ("draft_model", "eagle", "eagle3")}}
+    _save_mtp(root / "mtp")
+    return {"target": target, **{name: root / name for name in ("draft_model", "eagle", "eagle3", "mtp")}}
 
 
 def _layer_tensors(inputs: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -122,3 +129,22 @@ def _save_eagle3(folder: Path) -> None:
     }
     config = _config(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=len(EAGLE3_IDS))
     _save(folder, tensors, config)
+
+
+def _save_mtp(folder: Path) -> None:
+    """MiMo's layout: a Qwen2 with layers for multi-token prediction in the same checkpoint."""
+    generator = torch.Generator().manual_seed(4)
+    config = Qwen2Config(**_config(model_type="qwen2", num_hidden_layers=2))
+    config.num_nextn_predict_layers = 1
+    model = Qwen2ForCausalLM(config)
+    tensors = {name: torch.randn(value.shape, generator=generator) * 0.3 for name, value in model.state_dict().items()}
+    layer = _layer_tensors(64, generator)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        rows = layer[f"self_attn.{name}.weight"].shape[0]
+        layer[f"self_attn.{name}.bias"] = torch.randn(rows, generator=generator) * 0.3
+    norms = ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_layernorm")
+    layer |= {f"{name}.weight": torch.ones(64) for name in norms}
+    layer["input_proj.weight"] = torch.randn(64, 128, generator=generator) * 0.3
+    tensors |= {f"model.mtp_layers.0.{name}": value for name, value in layer.items()}
+    _save(folder, tensors, {**config.to_dict(), "architectures": ["MiMoForCausalLM"]})
+    toy_tokenizer().save_pretrained(folder)

@@ -193,3 +193,11 @@ class HotHead:
             self._slot_bias[:slots] = torch.where(held >= 0, bias, -torch.inf)
         self._forget_packed_slots()
         self._static.reload(*self._static_rows(self._rows[: self.num_static]))
+
+    def stale_slots(self) -> int:
+        """How many slots hold another row or bias than the model's; 0, unless there is a bug. Reads the device."""
+        slots, held = self.num_slots, self.slot_target_ids >= 0
+        weight, bias = self.lm_head.rows(self.slot_target_ids.clamp(min=0))
+        stale = (self._slot_weight[:slots] != weight).any(dim=1)
+        stale |= self._slot_bias[:slots] != (0.0 if bias is None else bias)
+        return int((stale & held).sum())

@@ -8,9 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process, where it can be looked into
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOG_STATS_INTERVAL", "1")
+
+SELF_CHECK = "hothead.vllm_plugin.selfcheck.SelfCheck"
 
 
 def main() -> None:
@@ -18,7 +20,7 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     _mend_cpu_temperature()
-    llm = LLM(**job["engine"], enforce_eager=True, disable_log_stats=False)
+    llm = LLM(**job["engine"], enforce_eager=True, disable_log_stats=False, worker_extension_cls=SELF_CHECK)
     answers = []
     for batch in job["batches"]:  # each batch is answered before the next starts
         sampling = SamplingParams(**{**job["sampling"], **batch.get("sampling", {})})
@@ -27,13 +29,11 @@ def main() -> None:
         else:
             outputs = llm.generate([{"prompt_token_ids": ids} for ids in batch["token_ids"]], sampling, use_tqdm=False)
         answers.append([[list(choice.token_ids) for choice in output.outputs] for output in outputs])
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    hot = getattr(getattr(runner, "drafter", None), "hothead", None)
+    checks = llm.collective_rpc("hothead_check")  # of each rank
     result = {
         "answers": answers,
         "metrics": {m.name: getattr(m, "value", None) for m in llm.get_metrics() if hasattr(m, "value")},
-        "wrong_slots": None if hot is None else hot.check(),
-        "sizes": None if hot is None else hot.describe(),
+        "checks": checks,
     }
     Path(job["result"]).write_text(json.dumps(result), encoding="utf-8")
 

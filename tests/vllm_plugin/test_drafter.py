@@ -130,6 +130,34 @@ def test_counters_and_slots_follow_the_traffic(steps: list[list[list[int]]], slo
     assert hot.check() == []
 
 
+def test_an_accepted_draft_is_no_miss_when_a_prompt_takes_its_slot() -> None:
+    hot = drafter([0, 1], slots=1)
+    hot.observe(torch.tensor([[9]]), torch.ones(1, 1, dtype=torch.bool), [])
+    hot.observe(torch.tensor([[9, 0]]), torch.ones(1, 2, dtype=torch.bool), [torch.tensor([30])])
+    assert dict(zip(COUNTERS, hot.counters.tolist(), strict=True)) == {
+        "observed": 3,
+        "missed": 1,
+        "accepted": 1,
+        "inserted": 3,
+    }
+
+
+def test_the_check_sees_wrong_slots() -> None:
+    hot = drafter([0, 1], slots=3, source=source(bias=True))
+    hot.observe(torch.tensor([[9, 8]]), torch.ones(1, 2, dtype=torch.bool), [])
+    assert hot.check() == []
+    held = int((hot.head.slot_target_ids == 9).nonzero())
+    hot.head._slot_weight[held, 3] += 1
+    assert hot.check() == ["1 slots do not hold the model's rows"]
+    hot.head.reload_rows()
+    assert hot.check() == []
+    hot.head.row_of[40] = 0
+    hot.counters[1] = 5
+    found = " ".join(hot.check())
+    assert "no row holds" in found
+    assert "counters contradict" in found
+
+
 def test_masked_tokens_change_nothing() -> None:
     hot = drafter([0, 1], slots=2, count_emitted=True)
     hot.observe(torch.tensor([[9, 8]]), torch.zeros(1, 2, dtype=torch.bool), [])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_toys import EAGLE3_IDS, TOY_VOCAB
+from vllm_toys import EAGLE3_IDS, TOY_VOCAB, start_engine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -27,8 +27,8 @@ def hothead(**settings: Any) -> dict[str, Any]:
     return {"hothead": {"special_tokens": "ignore", **settings}}
 
 
-# Prompts of 50 tokens are prefilled in chunks of 32; half of the second batch is cached; 15 blocks of 32 tokens hold
-# less than four whole requests, so that some are preempted.
+# Prompts of 50 tokens are prefilled in chunks of 32; 15 blocks of 32 tokens hold less than four whole requests, so that
+# some are preempted.
 BATCHES = [{"token_ids": prompts(6, 50)}, {"token_ids": prompts(6, 50)[:3] + prompts(3, 9, seed=1)}]
 CROWDED = {
     "max_num_batched_tokens": 32,
@@ -42,8 +42,6 @@ CROWDED = {
 
 @pytest.fixture(scope="module")
 def plain_answers(toys: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from vllm_toys import start_engine
-
     return start_engine(tmp_path_factory.mktemp("plain"), toys["target"], BATCHES, {"max_tokens": 90}, **CROWDED)[
         "answers"
     ]
@@ -64,15 +62,34 @@ def test_greedy_text_is_plain_decodings(
         **CROWDED,
     )
     assert result["answers"] == plain_answers
-    assert result["wrong_slots"] == []
+    (check,) = result["checks"]
+    assert check["wrong"] == []
     metrics = result["metrics"]
     assert metrics["vllm:num_preemptions"] > 0
     assert metrics["vllm:hothead_accepted_tokens"] == metrics["vllm:spec_decode_num_accepted_tokens"]
     assert metrics["vllm:hothead_observed_tokens"] >= 12 * 90
     assert (metrics["vllm:hothead_inserted_tokens"] > 0) == (slots > 0)
     static = 80 if method != "eagle3" else len(set(range(0, 240, 3)) & set(EAGLE3_IDS))
-    assert (result["sizes"]["static"], result["sizes"]["slots"]) == (static, slots)
+    assert (check["sizes"]["static"], check["sizes"]["slots"]) == (static, slots)
     assert "the draft head is hot" in result["log"]
+
+
+def test_multi_token_prediction_drafts_from_hot_rows(toys: dict[str, Path], tmp_path: Path) -> None:
+    batch = [{"token_ids": prompts(4, 12)}]
+    plain = start_engine(tmp_path, toys["mtp"], batch, {"max_tokens": 24}, max_model_len=64)
+    hot = start_engine(
+        tmp_path,
+        toys["mtp"],
+        batch,
+        {"max_tokens": 24},
+        speculative_config={"method": "mtp", "num_speculative_tokens": K},
+        additional_config=hothead(token_ids=list(range(0, 240, 3)), dynamic_slots=16),
+        max_model_len=64,
+    )
+    assert hot["answers"] == plain["answers"]
+    assert hot["checks"][0]["wrong"] == []
+    assert hot["metrics"]["vllm:hothead_inserted_tokens"] > 0
+    assert "MiMoMTP" in hot["log"]
 
 
 def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_engine: Engine) -> None:
@@ -116,6 +133,42 @@ def test_sampled_text_has_the_targets_distribution(toys: dict[str, Path], run_en
     expectation = np.append(expected[likely], answers - expected[likely].sum())
     assert len(likely) >= 12
     assert chisquare(observed, expectation).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("slots", [0, 16])
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3"])
+def test_two_ranks_answer_as_one(
+    toys: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, slots: int
+) -> None:
+    """Tensor parallelism in real workers: each has half of every head's rows, and all of the hot ones.
+
+    Asked twice, the second time out of the prefix cache.
+    """
+    batch = {"token_ids": prompts(4, 72)}
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # two ranks, maybe on one core
+    one, two = (
+        start_engine(
+            tmp_path,
+            toys["target"],
+            [batch, batch],
+            {"max_tokens": 24},
+            speculative_config=speculation(toys, method),
+            additional_config=hothead(token_ids=list(range(0, 240, 3)), dynamic_slots=slots),
+            max_model_len=128,
+            block_size=32,
+            tensor_parallel_size=ranks,
+        )
+        for ranks in (1, 2)
+    )
+    assert two["answers"] == one["answers"]
+    assert one["answers"][0] == one["answers"][1]
+    assert one["metrics"]["vllm:prefix_cache_hits"] > 0
+    assert two["checks"] == one["checks"] * 2  # sizes, counters and "nothing is wrong", of every rank
+    assert one["checks"][0]["wrong"] == []
+    assert one["checks"][0]["counters"]["observed"] >= 8 * 24
+    hothead_metrics = {name for name in one["metrics"] if "hothead" in name}
+    assert hothead_metrics
+    assert all(two["metrics"][name] == one["metrics"][name] for name in hothead_metrics)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def peak_memory_gib() -> float | None:
     return round(peak * (1 if sys.platform == "darwin" else 1024) / 2**30, 2)
 
 
-def versions() -> dict[str, str]:
-    """Of Python and the packages that decide speed and text."""
+def versions(*more: str) -> dict[str, str]:
+    """Of Python and the packages that decide speed and text, and of ``more`` packages."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

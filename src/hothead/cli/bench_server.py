@@ -93,6 +93,7 @@ def _wanted(
         raise InputError("only the plain configuration does without a draft; give --draft")
     require_vllm()
     model = servable_model(target)
+    served = None if draft is None else servable_model(draft)
     wanted = {}
     for name in names:
         settings: dict[str, Any] | None = None
@@ -106,7 +107,7 @@ def _wanted(
                 "size": size,
                 "dynamic_slots": slots if name == "dynamic" else 0,
             }
-        used = None if name == "plain" else draft
+        used = None if name == "plain" else served
         kind = "eagle" if used is None else method or draft_method(used)
         wanted[name] = ServerConfig(model, used, kind, num_steps, settings, extra)
     return wanted

@@ -50,8 +50,10 @@ def serve(
         hothead = None
         if draft is None and (ranking or corpus or record_counts):
             raise InputError("a draft vocabulary needs a draft: give --draft")
+        served = None
         if draft is not None:
-            method = method or draft_method(draft)
+            served = servable_model(draft)
+            method = method or draft_method(served)
         if draft is not None and not full:
             sizes = {"size": size, "ratio": ratio, "pruning_ratio": pruning_ratio, "coverage": coverage}
             given = {name: value for name, value in sizes.items() if value is not None} or {"size": DEFAULT_SIZE}
@@ -59,7 +61,7 @@ def serve(
             hothead = {"ranking": str(path.resolve()), **given, "dynamic_slots": slots, "policy": policy}
             if record_counts is not None:
                 hothead["record_counts"] = str(record_counts.resolve())
-        config = ServerConfig(servable_model(target), draft, method or "eagle", num_steps, hothead, tuple(ctx.args))
+        config = ServerConfig(servable_model(target), served, method or "eagle", num_steps, hothead, tuple(ctx.args))
         command = config.command()
     if as_json:
         print_json({"command": command, "hothead": hothead})

@@ -130,19 +130,18 @@ class HotDrafter:
         """
         emitted = torch.where(valid, emitted_target_ids.long(), self._static_id)
         head = self.head
-        copied_before = self._table.rows_copied.clone()
+        missed = (head.row_of[emitted] < 0) & valid  # before the slots change: what the drafts had to choose from
         if "prompt" in self._policies:
             for prompt in prompts:
                 self._offer(prompt)
-        missed = (head.row_of[emitted] < 0) & valid
         # The last token of a row is the target's own, the ones before it are accepted drafts.
         accepted = (valid.sum(dim=1) - 1).clamp(min=0).sum()
         if self.emitted is not None:
             self.emitted.scatter_add_(0, emitted.flatten(), valid.flatten().long())
         if "on_miss" in self._policies:
             self._offer(emitted.flatten())
-        inserted = self._table.rows_copied - copied_before
-        self.counters += torch.stack([valid.sum(), missed.sum(), accepted, inserted])
+        self.counters[:3] += torch.stack([valid.sum(), missed.sum(), accepted])
+        self.counters[3] = self._table.rows_copied
 
     def _offer(self, target_ids: Tensor) -> None:
         has_row = self.source.has_row(target_ids)
@@ -151,7 +150,7 @@ class HotDrafter:
         self._table.offer(target_ids)
 
     def check(self) -> list[str]:
-        """What is wrong with the slot table; nothing, unless there is a bug. Reads the device."""
+        """What is wrong with the slots: nothing, unless there is a bug. Reads the device; all ranks ask together."""
         head = self.head
         rows = torch.arange(len(head.target_ids), device=head.target_ids.device)
         held = head.target_ids >= 0
@@ -162,6 +161,11 @@ class HotDrafter:
             wrong.append("row_of does not point back to the rows")
         if int((head.row_of >= 0).sum()) != int(held.sum()):
             wrong.append("row_of knows ids that no row holds")
+        if stale := head.stale_slots():
+            wrong.append(f"{stale} slots do not hold the model's rows")
+        observed, missed, accepted, _ = self.counters.tolist()
+        if max(missed, accepted) > observed:
+            wrong.append(f"the counters contradict each other ({self.counters.tolist()})")
         return wrong
 
     def describe(self) -> dict[str, Any]:

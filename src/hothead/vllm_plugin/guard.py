@@ -94,6 +94,12 @@ def check_signatures(owner: type, expected: dict[str, tuple[str, ...]], version:
             )
 
 
+def logits_processor_of(model: Any) -> Any:
+    """vLLM's logits processor of a draft model; MTP models may keep it one level down. None where there is none."""
+    inner = getattr(model, "model", None)
+    return getattr(model, "logits_processor", getattr(inner, "logits_processor", None))
+
+
 def check_head(model: Any, lm_head: Any, plain_methods: Iterable[type], lora_layer: type) -> None:
     """Refuse a draft head that cannot be read row by row.
 
@@ -104,16 +110,15 @@ def check_head(model: Any, lm_head: Any, plain_methods: Iterable[type], lora_lay
     Raises:
         InputError: naming the model and the head.
     """
-    name = type(model).__name__
-    if isinstance(lm_head, lora_layer) or isinstance(getattr(model, "logits_processor", None), lora_layer):
+    name, processor = type(model).__name__, logits_processor_of(model)
+    if isinstance(lm_head, lora_layer) or isinstance(processor, lora_layer):
         raise refuse("LoRA on the draft's head", "leave lm_head out of the adapters")
-    if lm_head is None or not hasattr(model, "logits_processor"):
+    if lm_head is None or processor is None:
         raise refuse(f"the draft model {name}, which has no lm_head and logits_processor of its own", "use another")
     if not isinstance(lm_head.quant_method, tuple(plain_methods)):
         raise refuse(
             f"a quantized draft head ({type(lm_head.quant_method).__name__})", "exclude lm_head from quantization"
         )
-    processor = model.logits_processor
     if processor.logits_as_input:
         raise refuse(f"the draft model {name}, whose logits do not come from an LM head", "use another")
     if processor.head_dtype is not None and processor.head_dtype != lm_head.weight.dtype:

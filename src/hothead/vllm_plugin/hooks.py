@@ -184,7 +184,7 @@ def attach(proposer: Any, settings: Settings) -> HotDrafter:
     config, model = proposer.vllm_config, proposer.model
     source = row_source(model, config.model_config.get_vocab_size())
     vocab = _with_rows(make_vocab(settings, source.vocab_size, None), source)
-    processor = model.logits_processor
+    processor = guard.logits_processor_of(model)
     hot = HotDrafter(
         source,
         vocab,
