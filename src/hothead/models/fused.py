@@ -17,14 +17,13 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Mod
 
 from hothead.models.attention import attend
 from hothead.models.cache import KVCache
-from hothead.models.native import layer_class
+from hothead.models.native import COMPILED_ROWS, NativeLinear, layer_class
 from hothead.models.window import Window
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
 
 LAYERS = (LlamaDecoderLayer, Qwen2DecoderLayer)
 BODIES = (LlamaModel, Qwen2Model)
-COMPILED_ROWS = 64  # longer passes are prefills, which torch's attention does better
 
 
 def can_fuse(model: PreTrainedModel) -> bool:
@@ -96,11 +95,12 @@ class FusedLayer:
         self._width: int = mlp.gate_proj.out_features
         is_identity = isinstance(layer.input_layernorm, nn.Identity)
         self._input_norm = None if is_identity else RMSNorm(layer.input_layernorm)
-        self._qkv = _side_by_side(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = _side_by_side(attention.o_proj)
+        kind = NativeLinear if compiled else PackedLinear
+        self._qkv = _side_by_side(kind, attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = _side_by_side(kind, attention.o_proj)
         self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
-        self._gate_up = _side_by_side(mlp.gate_proj, mlp.up_proj)
-        self._down = _side_by_side(mlp.down_proj)
+        self._gate_up = _side_by_side(kind, mlp.gate_proj, mlp.up_proj)
+        self._down = _side_by_side(kind, mlp.down_proj)
         self._compiled: Any = None
         if compiled:
             self._compiled = self._native()
@@ -187,10 +187,10 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin).to(x.dtype)
 
 
-def _side_by_side(*linears: nn.Linear) -> PackedLinear:
-    """One packed product for several that read the same input."""
+def _side_by_side(kind: type[PackedLinear], *linears: nn.Linear) -> PackedLinear:
+    """One product for several that read the same input."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
-        return PackedLinear(weight)
+        return kind(weight)
     biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias.detach() for x in linears]
-    return PackedLinear(weight, torch.cat(biases))
+    return kind(weight, torch.cat(biases))

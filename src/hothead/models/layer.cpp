@@ -1,17 +1,23 @@
 // One decoder layer over a few new tokens in one call: what FusedLayer in fused.py computes, with the same roundings.
 //
-// The products are oneDNN's on the packed weights. What lies between them is a few thousand numbers, which a plain loop
-// passes in a microsecond and a chain of torch operations in a hundred. Built by native.py with the user's compiler.
+// Decoding reads every weight for a few rows of input, and little else: the products run at the memory's speed, and what
+// lies between them is a few thousand numbers, which a plain loop passes in a microsecond and a chain of torch operations
+// in a hundred. Everything about a token is computed in the same order however many tokens a pass has, so verifying five
+// gives the same bits as decoding them one by one. Built by native.py with the user's compiler.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -21,26 +27,83 @@ using OptionalTensor = std::optional<Tensor>;
 // Vectorised by the compiler: sums may be taken in any order, and no infinities occur.
 constexpr float kUnseen = -1e30f;
 constexpr int64_t kRows = 4;          // queries that share one reading of the keys and values
+constexpr int64_t kBlock = 64;        // scores are summed in whole blocks, and
+constexpr int64_t kValues = 4;        // values by four
+constexpr int64_t kTogether = 12;     // rows of input that share one reading of a weight row: as many sums as registers
+constexpr int64_t kAhead = 4096;      // values that memory is asked for in advance
 constexpr int64_t kParallel = 16384;  // values below which a second thread costs more than it saves
 
-using Product = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, std::string_view,
-                       c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-using ProductPlus = Tensor(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, std::string_view);
+// Products of one weight row with kN rows of x, all `width` long. Each sum is its own and taken in one order whatever kN
+// is: a pass over several tokens gives the bits that one token at a time would give.
+template <int64_t kN, typename T>
+void dots(const T* __restrict w, const T* __restrict x, int64_t width, float* __restrict sums) {
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<T, at::BFloat16>) {
+    __m512 totals[kN];
+    for (auto& total : totals) total = _mm512_setzero_ps();
+    for (int64_t j = 0; j < width; j += 32) {
+      const __mmask32 some = width - j < 32 ? (__mmask32(1) << (width - j)) - 1 : ~__mmask32(0);
+      const __m512bh weights = (__m512bh)_mm512_maskz_loadu_epi16(some, w + j);
+      __builtin_prefetch(w + j + kAhead, 0, 2);
+      for (int64_t i = 0; i < kN; ++i) {
+        const __m512bh inputs = (__m512bh)_mm512_maskz_loadu_epi16(some, x + i * width + j);
+        totals[i] = _mm512_dpbf16_ps(totals[i], weights, inputs);
+      }
+    }
+    for (int64_t i = 0; i < kN; ++i) sums[i] = _mm512_reduce_add_ps(totals[i]);
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < kN; ++i) {
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < width; ++j) total += float(w[j]) * float(x[i * width + j]);
+    sums[i] = total;
+  }
+}
+
+// As `dots`, for a number n <= kN known only at run time.
+template <int64_t kN, typename T>
+void dots_of(int64_t n, const T* w, const T* x, int64_t width, float* sums) {
+  if (n == kN) return dots<kN, T>(w, x, width, sums);
+  if constexpr (kN > 1) dots_of<kN - 1, T>(n, w, x, width, sums);
+}
+
+// x [n, in] times weight [out, in], plus bias [out] and residual [n, out], rounded once.
+template <typename T>
+Tensor product(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& residual) {
+  const int64_t n = x.size(0), width = x.size(1), out = weight.size(0);
+  Tensor y = at::empty({n, out}, x.options());
+  const T *w = weight.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
+  const T* b = bias ? bias->const_data_ptr<T>() : nullptr;
+  const T* r = residual ? residual->const_data_ptr<T>() : nullptr;
+  T* to = y.mutable_data_ptr<T>();
+  at::parallel_for(0, out, std::max<int64_t>(1, kParallel / width), [&](int64_t begin, int64_t end) {
+    float sums[kTogether];
+    for (int64_t o = begin; o < end; ++o)
+      for (int64_t i = 0; i < n; i += kTogether) {
+        const int64_t rows = std::min(kTogether, n - i);
+        dots_of<kTogether, T>(rows, w + o * width, from + i * width, width, sums);
+        for (int64_t m = 0; m < rows; ++m) {
+          const int64_t at = (i + m) * out + o;
+          to[at] = T(sums[m] + (b ? float(b[o]) : 0.0f) + (r ? float(r[at]) : 0.0f));
+        }
+      }
+  });
+  return y;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& residual) {
+  return x.scalar_type() == at::kFloat ? product<float>(x.contiguous(), weight, bias, residual)
+                                       : product<at::BFloat16>(x.contiguous(), weight, bias, residual);
+}
 
 struct Linear {
-  Tensor weight;  // packed
+  Tensor weight;  // [out, in], row-major
   OptionalTensor bias;
 
-  Tensor operator()(const Tensor& x) const {
-    static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Product>();
-    return op.call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
-  }
-
-  Tensor add_to(const Tensor& residual, const Tensor& x) const {
-    static auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<ProductPlus>();
-    return op.call(x, residual, weight, bias, "add");
-  }
+  Tensor operator()(const Tensor& x) const { return linear(x, weight, bias, {}); }
+  Tensor add_to(const Tensor& residual, const Tensor& x) const { return linear(x, weight, bias, residual); }
 };
 
 // [n, width]: normalised and scaled in float32, rounded once.
@@ -80,6 +143,8 @@ Tensor gated(const Tensor& gate_up, int64_t width) {
   return product;
 }
 
+int64_t whole_blocks(int64_t length) { return (length + kBlock - 1) / kBlock * kBlock; }
+
 template <typename T>
 void rotate(const T* x, const float* cos, const float* sin, int64_t d, float scale, float* to) {
   const int64_t half = d / 2;
@@ -91,12 +156,13 @@ void rotate(const T* x, const float* cos, const float* sin, int64_t d, float sca
 }
 
 // Attention of `rows` queries of one key head, all seeing the same `length` keys but those in `unseen` (per row, of the
-// last `recent` keys). kDim is the head's size, 0 for one known only at run time.
+// last `recent` keys). kDim is the head's size, 0 for one known only at run time. Scores are filled up to whole blocks
+// with keys that count for nothing: a query's sums are then the same however many keys come after those it sees.
 template <int64_t kDim>
 void attend(const float* __restrict query, const float* __restrict key, const float* __restrict value, int64_t dim,
             int64_t rows, int64_t length, const bool* const* unseen, int64_t recent, float* __restrict scores,
-            float* __restrict out) {
-  const int64_t d = kDim ? kDim : dim;
+            float* __restrict last, float* __restrict out) {
+  const int64_t d = kDim ? kDim : dim, filled = whole_blocks(length);
   for (int64_t j = 0; j < length; ++j) {
     const float* k = key + j * d;
     for (int64_t r = 0; r < rows; ++r) {
@@ -104,37 +170,37 @@ void attend(const float* __restrict query, const float* __restrict key, const fl
       float score = 0;
 #pragma omp simd reduction(+ : score)
       for (int64_t c = 0; c < d; ++c) score += q[c] * k[c];
-      scores[r * length + j] = score;
+      scores[r * filled + j] = score;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    float* s = scores + r * length;
+    float* s = scores + r * filled;
+    std::fill(s + length, s + filled, kUnseen);
     for (int64_t j = 0; j < recent; ++j)
       if (unseen[r][j]) s[length - recent + j] = kUnseen;
     float highest = kUnseen, total = 0;
 #pragma omp simd reduction(max : highest)
-    for (int64_t j = 0; j < length; ++j) highest = std::max(highest, s[j]);
+    for (int64_t j = 0; j < filled; ++j) highest = std::max(highest, s[j]);
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < length; ++j) total += s[j] = std::exp(s[j] - highest);
+    for (int64_t j = 0; j < filled; ++j) total += s[j] = std::exp(s[j] - highest);
     const float scale = 1 / total;
 #pragma omp simd
-    for (int64_t j = 0; j < length; ++j) s[j] *= scale;
+    for (int64_t j = 0; j < filled; ++j) s[j] *= scale;
     std::fill(out + r * d, out + (r + 1) * d, 0.0f);
   }
-  int64_t j = 0;
-  for (; j + 4 <= length; j += 4) {
+  for (int64_t j = 0; j < length; j += kValues) {
     const float* v = value + j * d;
+    if (length - j < kValues) {  // what lies behind the last value may be no number
+      std::fill(std::copy(v, value + length * d, last), last + kValues * d, 0.0f);
+      v = last;
+    }
     for (int64_t r = 0; r < rows; ++r) {
-      const float* s = scores + r * length + j;
+      const float* s = scores + r * filled + j;
       float* o = out + r * d;
 #pragma omp simd
       for (int64_t c = 0; c < d; ++c) o[c] += s[0] * v[c] + s[1] * v[d + c] + s[2] * v[2 * d + c] + s[3] * v[3 * d + c];
     }
   }
-  for (; j < length; ++j)
-    for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-      for (int64_t c = 0; c < d; ++c) out[r * d + c] += scores[r * length + j] * value[j * d + c];
 }
 
 using Attend = decltype(&attend<0>);
@@ -209,7 +275,7 @@ struct Layer : torch::CustomClassHolder {
     T* to = attended.mutable_data_ptr<T>();
     const Attend attend_rows = attend_for(d);
     at::parallel_for(0, heads_ * n, std::max<int64_t>(1, kParallel / (length * d)), [&](int64_t begin, int64_t end) {
-      std::vector<float> scores(kRows * length), out(kRows * d);
+      std::vector<float> scores(kRows * whole_blocks(length)), last(kValues * d), out(kRows * d);
       for (int64_t row = begin; row < end;) {
         const int64_t head = row / per_key_head;
         const int64_t rows = std::min({kRows, end - row, (head + 1) * per_key_head - row});
@@ -217,7 +283,7 @@ struct Layer : torch::CustomClassHolder {
         for (int64_t r = 0; r < rows; ++r) unseen_by[r] = mask + (row + r) % n * recent;
         attend_rows(queries.data() + row * d, keys.const_data_ptr<float>() + head * head_stride,
                     values.const_data_ptr<float>() + head * head_stride, d, rows, length, unseen_by, recent,
-                    scores.data(), out.data());
+                    scores.data(), last.data(), out.data());
         for (int64_t r = 0; r < rows; ++r, ++row) {
           T* at = to + (row % n * heads_ + row / n) * d;
           for (int64_t c = 0; c < d; ++c) at[c] = T(out[r * d + c]);
@@ -242,4 +308,5 @@ TORCH_LIBRARY(hothead, m) {
       .def(torch::init<OptionalTensor, Tensor, double, std::vector<Tensor>, std::vector<OptionalTensor>, int64_t,
                        int64_t, int64_t, double>())
       .def("forward", &Layer::forward);
+  m.def("linear", &linear);
 }

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hothead.errors import InputError
 from hothead.files import atomic_path
-from hothead.packed import can_pack
+from hothead.packed import PackedLinear, can_pack
+from hothead.spans import LINEARS, span
 
 ENGINE_MODES = ("auto", "eager", "compiled")
+COMPILED_ROWS = 32  # above this many tokens at a time the arithmetic counts, which oneDNN does better
 SOURCE = Path(__file__).with_name("layer.cpp")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-w")
 
@@ -110,3 +113,20 @@ def layer_class() -> Any:
     """
     torch.classes.load_library(str(build()))
     return torch.classes.hothead.Layer
+
+
+class NativeLinear(PackedLinear):
+    """``x @ weight.T + bias`` by ``layer.cpp`` for up to ``COMPILED_ROWS`` rows of x, on the row-major weight itself.
+
+    Every row of the result has the same bits whatever the other rows are, which oneDNN's products do not promise.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__(weight.contiguous(), bias, pack=False)
+        layer_class()  # its library defines the product
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] > COMPILED_ROWS:
+            return super().forward(x)
+        with span(LINEARS):
+            return torch.ops.hothead.linear(x, self.weight, self.bias, None)

@@ -12,6 +12,7 @@ from hothead.head import LMHead
 from hothead.models.attention import seen_mask, use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument
 from hothead.models.fused import FusedBody, can_fuse
+from hothead.models.native import NativeLinear
 from hothead.models.window import Window
 from hothead.packed import PackedLinear, pack_linears
 from hothead.spans import HEAD, LAYERS, span
@@ -61,9 +62,10 @@ class CausalLM:
         self.max_positions: int = getattr(self.config, "max_position_embeddings", None) or 1 << 30
         expected = self._own_logits()
         self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
-        self._head_linear = PackedLinear(self.lm_head.weight, self.lm_head.bias)
         self.is_fused = fuse and can_fuse(model)
         self.is_compiled = compiled and self.is_fused and self._cache_dtype is torch.float32
+        linear = NativeLinear if self.is_compiled else PackedLinear
+        self._head_linear = linear(self.lm_head.weight, self.lm_head.bias)
         self._body = FusedBody(model, compiled=self.is_compiled) if self.is_fused else TransformersBody(model)
         self._check_split(expected)
 
