@@ -178,8 +178,8 @@ def sections(results: Path, dtype: str) -> list[str]:
     rows = engine_time_rows(engine) + [row for found in waves.values() for row in server_time_rows(found)]
     return [
         "## How fast, bfloat16",
-        f"{named}. {setting(engine['full'])}. Tokens per second are of whole answers, prefill included; a draft step is "
-        "the layer and the head, once each, where the engine tells it.",
+        f"{named}. {setting(engine['full'])}. Tokens per second are of whole answers, prefill included; a draft step "
+        "is the layer and the head, once each, where the engine tells it.",
         markdown(columns, rows),
     ]
 
