@@ -81,6 +81,23 @@ def test_a_tree_is_what_the_eager_layers_make_of_it(dtype: torch.dtype) -> None:
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_verifying_together_gives_the_bits_of_decoding_one_by_one(dtype: torch.dtype) -> None:
+    if native.obstacle(dtype, "cpu") is not None:
+        pytest.skip(f"no packed {dtype} products here")
+    model = CausalLM(toy_causal_lm(64, head_dim=64).to(dtype), compiled=True)
+    ids = torch.randint(0, 64, (140,), generator=torch.Generator().manual_seed(3))
+    alone = model.new_cache()
+    expected = torch.cat([model.forward(ids[at : at + 1], alone).logits for at in range(len(ids))])
+    together, logits, at = model.new_cache(), [], 0
+    for n in (3, 5, 13, 32, 8, 1, 2, 31, 17, 4, 5, 19):  # over every boundary of blocks of keys
+        logits.append(model.forward(ids[at : at + n], together).logits)
+        at += n
+    assert at == len(ids)
+    assert torch.equal(torch.cat(logits), expected)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
     folder = tmp_path_factory.mktemp("native")
