@@ -109,15 +109,15 @@ class KVCache(Cache):
         all_keys, all_values = self._layers[layer].update(keys[None], values[None])
         return all_keys[0], all_values[0]
 
-    def reserve(self, layer: int, n: int, heads: int, head_dim: int) -> tuple[Tensor, Tensor, int]:
-        """Count n more positions of one layer as held, for the caller to fill.
+    def reserve(self, n: int, heads: int, head_dim: int) -> tuple[list[Tensor], list[Tensor], int]:
+        """Count n more positions of every layer as held, for the caller to fill.
 
         Returns:
-            Its keys and values, [1, heads, C, head_dim] each, and the first of the n positions.
+            Each layer's keys and values, [1, heads, C, head_dim] each, and the first of the n positions.
         """
-        start = self._layers[layer].length
-        keys, values = self._layers[layer].reserve(n, torch.empty(1, heads, 0, head_dim, dtype=self.dtype))
-        return keys, values, start
+        start, like = self.length, torch.empty(1, heads, 0, head_dim, dtype=self.dtype)
+        keys, values = zip(*(layer.reserve(n, like) for layer in self._layers), strict=True)
+        return list(keys), list(values), start
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Of the positions from ``start`` on keep those at the ascending offsets in ``path``, moved together."""

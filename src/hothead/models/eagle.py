@@ -18,7 +18,7 @@ from transformers.models.qwen2 import modeling_qwen2
 
 from hothead.errors import DraftMismatch
 from hothead.models.cache import KVCache
-from hothead.models.fused import FusedLayer, Rotary
+from hothead.models.fused import LoneLayer, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.packed import PackedLinear
@@ -71,7 +71,7 @@ class EagleDraft:
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
-        self._layer = FusedLayer(layer.to(device, dtype), compiled=target.is_compiled)
+        self._layer = LoneLayer(layer.to(device, dtype), compiled=target.is_compiled)
         self._rotary = Rotary(rotary_class(config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
@@ -123,7 +123,7 @@ class EagleDraft:
         embedded = functional.embedding(target_ids, self._embedding)
         x = self._fc(torch.cat([embedded, features], dim=-1))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, x.device)
-        return self._layer(x, rotation, self._cache, 0, None if window is None else window.unseen)
+        return self._layer(x, rotation, self._cache, None if window is None else window.unseen)
 
 
 def config_of(make: Callable[..., Any], fields: dict[str, Any]) -> Any:

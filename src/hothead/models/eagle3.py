@@ -18,7 +18,7 @@ from hothead.export.checks import ids_of_offsets
 from hothead.head import LMHead
 from hothead.models.cache import KVCache
 from hothead.models.eagle import check_tensors, config_of, plain_rows
-from hothead.models.fused import FusedLayer, RMSNorm, Rotary
+from hothead.models.fused import LoneLayer, RMSNorm, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.packed import PackedLinear
@@ -81,7 +81,7 @@ class Eagle3Draft:
         layer = layer.to(device, dtype)
         self._norm_before_residual = bool(config.get("norm_before_residual", False))
         self._embedding_norm, self._feature_norm = RMSNorm(layer.input_layernorm), RMSNorm(layer.hidden_norm)
-        self._layer = FusedLayer(layer, compiled=target.is_compiled)
+        self._layer = LoneLayer(layer, compiled=target.is_compiled)
         self._rotary = Rotary(LlamaRotaryEmbedding(layer_config).to(device))
         self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)
@@ -151,7 +151,6 @@ class Eagle3Draft:
             normed if self._norm_before_residual else features,
             rotation,
             self._cache,
-            0,
             None if window is None else window.unseen,
             torch.cat([embedded, normed], dim=-1),
         )

@@ -6,6 +6,7 @@ precedes them, and keys go straight into the cache. The weights are the model's 
 its logits when a target is loaded, and what is not known to fit stays with transformers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Mod
 
 from hothead.models.attention import attend
 from hothead.models.cache import KVCache
-from hothead.models.native import COMPILED_ROWS, NativeLinear, layer_class
+from hothead.models.native import COMPILED_ROWS, NativeLinear, native_classes
 from hothead.models.window import Window
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
@@ -53,6 +54,7 @@ class FusedBody:
         self._rotary = Rotary(body.rotary_emb)
         self._norm = RMSNorm(body.norm)
         self._layers = [FusedLayer(layer, compiled=compiled) for layer in body.layers]
+        self._compiled = CompiledLayers(self._layers, self._norm) if compiled else None
         body.layers = nn.ModuleList()
 
     def __call__(
@@ -64,9 +66,12 @@ class FusedBody:
             Their last hidden states, [n, H], and what went into the layers in ``taps``, side by side, [n, taps * H].
         """
         x = self._embedding(target_ids)
-        tapped: dict[int, Tensor] = {}
         rotation = self._rotary.at(cache.length, len(target_ids), window, x.device)
         unseen = None if window is None else window.unseen
+        if self._compiled is not None and len(x) <= COMPILED_ROWS:
+            last, features = self._compiled(x, rotation, cache, unseen, taps)
+            return last, features if taps else last
+        tapped: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
             if index in taps:
                 tapped[index] = x
@@ -80,7 +85,7 @@ class FusedLayer:
 
     Args:
         layer: transformers' own, of a class in ``LAYERS``; an ``Identity`` input norm is left out.
-        compiled: up to ``COMPILED_ROWS`` tokens at a time go through one call of ``layer.cpp``.
+        compiled: keep the weights as ``layer.cpp`` reads them; see :class:`CompiledLayers`.
 
     Raises:
         InputError: it cannot be compiled (see ``native.py``).
@@ -101,14 +106,16 @@ class FusedLayer:
         self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
         self._gate_up = _side_by_side(kind, mlp.gate_proj, mlp.up_proj)
         self._down = _side_by_side(kind, mlp.down_proj)
-        self._compiled: Any = None
-        if compiled:
-            self._compiled = self._native()
 
-    def _native(self) -> Any:
+    @property
+    def kv_shape(self) -> tuple[int, int]:
+        """Key heads and their size."""
+        return self._key_heads, self._head_dim
+
+    def native(self) -> Any:
         """This layer in C++, on the same weights (``layer.cpp``)."""
         linears = (self._qkv, self._out, self._gate_up, self._down)
-        return layer_class()(
+        return native_classes().Layer(
             None if self._input_norm is None else self._input_norm.weight,
             self._mlp_norm.weight,
             self._mlp_norm.eps,
@@ -135,9 +142,6 @@ class FusedLayer:
             attention_input: what the attention reads in place of the normed ``x``.
         """
         n, heads, key_heads, d = x.shape[0], self._heads, self._key_heads, self._head_dim
-        if self._compiled is not None and n <= COMPILED_ROWS:
-            keys, values, past = cache.reserve(index, n, key_heads, d)
-            return self._compiled.forward(x, attention_input, *rotation, keys, values, past, unseen)
         normed = attention_input
         if normed is None:
             normed = x if self._input_norm is None else self._input_norm(x)
@@ -150,6 +154,62 @@ class FusedLayer:
         x = self._out.add_to(x, attended.transpose(0, 1).to(x.dtype).reshape(n, heads * d))
         gate_up = self._gate_up(self._mlp_norm(x))
         return self._down.add_to(x, functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :])
+
+
+class CompiledLayers:
+    """Layers and the norm behind them as one call of ``layer.cpp``, for up to ``COMPILED_ROWS`` tokens.
+
+    Args:
+        layers: made with ``compiled=True``; their weights are read where they are.
+        norm: None for none.
+
+    Raises:
+        InputError: it cannot be compiled (see ``native.py``).
+    """
+
+    def __init__(self, layers: Sequence[FusedLayer], norm: "RMSNorm | None" = None) -> None:
+        self._kv_shape = layers[0].kv_shape
+        self._native = native_classes().Layers(None if norm is None else norm.weight, norm.eps if norm else 0.0)
+        for layer in layers:
+            self._native.add(layer.native())
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: KVCache,
+        unseen: Tensor | None,
+        taps: tuple[int, ...] = (),
+        attention_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """[n, H] -> what comes out, [n, H], and what went into the layers in ``taps``, [n, taps * H].
+
+        Args:
+            attention_input: what the first layer's attention reads in place of its normed ``x``.
+        """
+        keys, values, past = cache.reserve(x.shape[0], *self._kv_shape)
+        out, tapped = self._native.forward(x, attention_input, *rotation, keys, values, past, unseen, taps)
+        return out, tapped.flatten(1)
+
+
+class LoneLayer:
+    """A draft's only layer, compiled or not; arguments and result as of :class:`FusedLayer`."""
+
+    def __init__(self, layer: Any, *, compiled: bool) -> None:
+        self._layer = FusedLayer(layer, compiled=compiled)
+        self._compiled = CompiledLayers([self._layer]) if compiled else None
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: KVCache,
+        unseen: Tensor | None,
+        attention_input: Tensor | None = None,
+    ) -> Tensor:
+        if self._compiled is not None and len(x) <= COMPILED_ROWS:
+            return self._compiled(x, rotation, cache, unseen, attention_input=attention_input)[0]
+        return self._layer(x, rotation, cache, 0, unseen, attention_input)
 
 
 class RMSNorm:
@@ -173,11 +233,24 @@ class Rotary:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        # Frequencies that change with the length of the text cannot be kept in a table.
+        self._is_fixed = getattr(module, "rope_type", "") not in ("dynamic", "longrope")
+        self._table: tuple[Tensor, Tensor] | None = None
 
     def at(self, past: int, n: int, window: Window | None, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines, float32 [n, 1, d], for :func:`rotate`."""
-        positions = torch.arange(past, past + n, device=device) if window is None else window.positions
-        cos, sin = self._module(torch.empty(0, dtype=torch.float32, device=device), positions[None])
+        if not self._is_fixed:
+            return self._compute(torch.arange(past, past + n, device=device) if window is None else window.positions)
+        # A token of a tree stands at one of the next n positions too.
+        if self._table is None or len(self._table[0]) < past + n:
+            self._table = self._compute(torch.arange(2 * (past + n), device=device))
+        cos, sin = self._table
+        if window is None:
+            return cos[past : past + n], sin[past : past + n]
+        return cos[window.positions], sin[window.positions]
+
+    def _compute(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self._module(torch.empty(0, dtype=torch.float32, device=positions.device), positions[None])
         sin[..., : sin.shape[-1] // 2].neg_()
         return cos[0][:, None], sin[0][:, None]
 

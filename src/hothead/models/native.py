@@ -1,4 +1,4 @@
-"""The compiled layer: ``layer.cpp``, built once with the machine's C++ compiler and kept in the user's cache.
+"""The compiled layers: ``layer.cpp``, built once with the machine's C++ compiler and kept in the user's cache.
 
 A build belongs to one source, torch, compiler and processor; it serves every model, so nothing is compiled again for
 another size, dtype or length.
@@ -24,6 +24,7 @@ from hothead.spans import LINEARS, span
 ENGINE_MODES = ("auto", "eager", "compiled")
 COMPILED_ROWS = 32  # above this many tokens at a time the arithmetic counts, which oneDNN does better
 SOURCE = Path(__file__).with_name("layer.cpp")
+HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "products.h"))
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-w")
 
 
@@ -89,7 +90,8 @@ def _run(command: list[str]) -> None:
 
 def library() -> Path:
     """Where the build is, or will be: one file a source, torch, flags and processor."""
-    said = "\n".join([SOURCE.read_text(encoding="utf-8"), torch.__version__, *FLAGS, _processor()])
+    sources = [path.read_text(encoding="utf-8") for path in (SOURCE, *HEADERS)]
+    said = "\n".join([*sources, torch.__version__, *FLAGS, _processor()])
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hothead"
     return folder / f"layer-{hashlib.sha256(said.encode()).hexdigest()[:16]}.so"
 
@@ -105,14 +107,14 @@ def _processor() -> str:
 
 
 @cache
-def layer_class() -> Any:
-    """The class that ``layer.cpp`` defines, built if need be.
+def native_classes() -> Any:
+    """The namespace of the classes that ``layer.cpp`` defines, built if need be.
 
     Raises:
         InputError: see :func:`build`.
     """
     torch.classes.load_library(str(build()))
-    return torch.classes.hothead.Layer
+    return torch.classes.hothead
 
 
 class NativeLinear(PackedLinear):
@@ -123,10 +125,10 @@ class NativeLinear(PackedLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(weight.contiguous(), bias, pack=False)
-        layer_class()  # its library defines the product
+        native_classes()  # their library defines the product
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] > COMPILED_ROWS:
             return super().forward(x)
         with span(LINEARS):
-            return torch.ops.hothead.linear(x, self.weight, self.bias, None)
+            return torch.ops.hothead.linear(x, self.weight, self.bias)
