@@ -16,9 +16,9 @@ from hothead import (
     TokenRanking,
     load_draft,
     load_target,
+    native,
 )
 from hothead.export.prune import prune
-from hothead.models import native
 from hothead.models.draft import Draft
 from hothead.models.target import Target
 

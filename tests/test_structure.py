@@ -19,7 +19,7 @@ LAYERS = (
     ("ranking",),
     ("vocab",),
     ("export",),
-    ("packed", "head"),
+    ("packed", "native", "head"),
     ("dynamic",),
     ("models",),
     ("engine",),

@@ -35,7 +35,7 @@ def seconds(call: Callable[[], Any], repeats: int) -> list[float]:
 
 def cold_build_s() -> float:
     """Compiling into an empty cache."""
-    from hothead.models import native
+    from hothead import native
 
     kept = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:

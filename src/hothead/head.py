@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hothead.errors import DraftMismatch
+from hothead.native import argmax
 from hothead.packed import PackedLinear
 from hothead.vocab import DraftVocab
 
@@ -19,12 +20,14 @@ class LMHead:
         bias: [V] or None.
         scale: the logits are multiplied by this (Cohere, Granite).
         soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)`` (Gemma 2), None for no cap.
+        linear: what computes the products.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
     soft_cap: float | None = None
+    linear: type[PackedLinear] = PackedLinear
 
     @property
     def vocab_size(self) -> int:
@@ -54,7 +57,7 @@ class HotHead:
 
     Rows 0..Vd-1 are static: one block, packed where that is faster. Rows Vd..Vd+D-1 are slots: plain rows that
     :meth:`write_slots` overwrites in place, one row per new id, so pointers stay valid for compiled code and CUDA
-    graphs (on CPU the slots, and only they, are packed again after a write). Slots start with the vocabulary's
+    graphs (packed slots, and only they, are packed again after a write). Slots start with the vocabulary's
     runners-up; one that holds nothing has target id -1 and logit -inf.
     With ``slots=0`` this is the static head, the same operations and the same bits.
 
@@ -85,7 +88,7 @@ class HotHead:
         self.num_static = len(vocab)
         self.num_slots = slots
         static_ids = torch.as_tensor(vocab.target_ids.copy(), device=weight.device)
-        self._static = PackedLinear(*self._static_rows(static_ids))
+        self._static = lm_head.linear(*self._static_rows(static_ids))
         empty = static_ids.new_full((slots + 1,), -1)  # one more row than slots: scratch for masked writes
         self._rows = torch.cat([static_ids, empty])
         self._slot_weight = weight.new_zeros(slots + 1, weight.shape[1])
@@ -120,7 +123,7 @@ class HotHead:
     def _slot_product(self) -> PackedLinear:
         # A packed copy does not see writes: it is made anew after some, which costs less than one plain product.
         if self._slots is None:
-            self._slots = PackedLinear(self._slot_weight[: self.num_slots], self._slot_bias[: self.num_slots])
+            self._slots = self.lm_head.linear(self._slot_weight[: self.num_slots], self._slot_bias[: self.num_slots])
         return self._slots
 
     def _forget_packed_slots(self) -> None:
@@ -136,7 +139,7 @@ class HotHead:
 
     def argmax(self, hidden: Tensor) -> Tensor:
         """[B, H] -> int64 [B], the most likely hot ``target_ids``."""
-        return self.target_ids[self.logits(hidden).argmax(dim=-1)]
+        return self.target_ids[argmax(self.logits(hidden))]
 
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """[B, H] -> log-probabilities over the hot rows, float32 [B, k], and their ``target_ids``, int64 [B, k]."""
@@ -181,7 +184,7 @@ class HotHead:
         self.row_of.index_copy_(0, target_ids, rows)
         self._rows[: self.num_static] = target_ids
         # Plain rows: packing them anew every round would cost more than it saves.
-        self._static = PackedLinear(*self.lm_head.rows(target_ids), pack=False)
+        self._static = self.lm_head.linear(*self.lm_head.rows(target_ids), pack=False)
 
     def reload_rows(self) -> None:
         """Copy every hot row anew, because the model's weights changed; in place wherever rows are plain."""

@@ -11,6 +11,7 @@ import torch
 import typer
 from conftest import ToyFiles
 
+from hothead import native
 from hothead.cli.common import verb_app
 from hothead.cli.engine_options import (
     DTYPES,
@@ -25,7 +26,7 @@ from hothead.dynamic import DynamicConfig, Slots
 from hothead.engine.sampling import SamplingParams
 from hothead.engine.tree import DraftShape
 from hothead.errors import InputError, TokenizerMismatch
-from hothead.models import loading, native
+from hothead.models import loading
 from hothead.models.toy import save_toy_eagle, toy_tokenizer
 from hothead.ranking.ranking import TokenRanking
 from hothead.vocab import DraftVocab

@@ -125,7 +125,7 @@ class EngineOptions:
 
     def _prepared_mode(self, tokens: int) -> str:
         """The engine mode to load with, once what it needs is built; eager, with a line, where that cannot be."""
-        from hothead.models import native
+        from hothead import native
         from hothead.models.loading import DTYPES as TORCH_DTYPES
 
         if self.engine_mode == "eager":

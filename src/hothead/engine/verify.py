@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hothead.engine.sampling import sample
+from hothead.native import argmax
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def verify_greedy(proposal: Proposal, target_logits: Tensor) -> Verdict:
     Args:
         target_logits: [n + 1, V], after the last committed token and after each drafted one.
     """
-    choices = target_logits.argmax(dim=-1).tolist()
+    choices = argmax(target_logits).tolist()
     drafted, children = proposal.target_ids.tolist(), proposal.children()
     path: list[int] = []
     node = -1

@@ -1,5 +1,7 @@
 """Standalone drafts: any causal LM that speaks the target's tokenizer, with its own head."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -80,11 +82,10 @@ def fit_rows(lm_head: LMHead, rows: int) -> LMHead:
         return lm_head
     if have > rows:
         bias = None if lm_head.bias is None else lm_head.bias[:rows]
-        return LMHead(lm_head.weight[:rows], bias, lm_head.scale, lm_head.soft_cap)
+        return replace(lm_head, weight=lm_head.weight[:rows], bias=bias)
     bias = lm_head.bias if lm_head.bias is not None else lm_head.weight.new_zeros(have)
-    return LMHead(
-        functional.pad(lm_head.weight, (0, 0, 0, rows - have)),
-        functional.pad(bias, (0, rows - have), value=-torch.inf),
-        lm_head.scale,
-        lm_head.soft_cap,
+    return replace(
+        lm_head,
+        weight=functional.pad(lm_head.weight, (0, 0, 0, rows - have)),
+        bias=functional.pad(bias, (0, rows - have), value=-torch.inf),
     )

@@ -21,7 +21,6 @@ from hothead.models.cache import KVCache
 from hothead.models.fused import LoneLayer, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
-from hothead.packed import PackedLinear
 from hothead.vocab import DraftVocab
 
 # Layer and rotary classes by the config's model_type. Another family is one line, if its layer takes these arguments.
@@ -73,7 +72,7 @@ class EagleDraft:
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
         self._layer = LoneLayer(layer.to(device, dtype), compiled=target.is_compiled)
         self._rotary = Rotary(rotary_class(config).to(device))
-        self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
+        self._fc = target.lm_head.linear(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
         self.reset(512)
 

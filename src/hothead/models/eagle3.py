@@ -21,7 +21,6 @@ from hothead.models.eagle import check_tensors, config_of, plain_rows
 from hothead.models.fused import LoneLayer, RMSNorm, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
-from hothead.packed import PackedLinear
 from hothead.vocab import DraftVocab
 
 FUSED_LAYERS = 3
@@ -83,12 +82,12 @@ class Eagle3Draft:
         self._embedding_norm, self._feature_norm = RMSNorm(layer.input_layernorm), RMSNorm(layer.hidden_norm)
         self._layer = LoneLayer(layer, compiled=target.is_compiled)
         self._rotary = Rotary(LlamaRotaryEmbedding(layer_config).to(device))
-        self._fc = PackedLinear(tensors["fc.weight"], tensors.get("fc.bias"))
+        self._fc = target.lm_head.linear(tensors["fc.weight"], tensors.get("fc.bias"))
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)
         norm.weight = nn.Parameter(tensors["norm.weight"], requires_grad=False)
         self._norm = RMSNorm(norm)
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
-        self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head.vocab_size)
+        self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head)
         self.reset(512)
 
     def _check(self, tensors: dict[str, Tensor], layer: _Layer, config: LlamaConfig, target: CausalLM) -> None:
@@ -173,12 +172,13 @@ def fused_layer_ids(config: dict[str, Any], target: CausalLM) -> tuple[int, ...]
     return found
 
 
-def _spread(rows: Tensor, row_ids: Tensor, total: int) -> LMHead:
-    """A head of ``rows``, [Vd, H], as one of ``total`` rows, in which those that are missing can never be drawn."""
+def _spread(rows: Tensor, row_ids: Tensor, like: LMHead) -> LMHead:
+    """A head of ``rows``, [Vd, H], as one of as many as ``like`` has; those that are missing can never be drawn."""
+    total = like.vocab_size
     if len(rows) == total:
         weight = torch.empty_like(rows)
         weight[row_ids] = rows
-        return LMHead(weight)
+        return LMHead(weight, linear=like.linear)
     weight, bias = rows.new_zeros(total, rows.shape[1]), rows.new_full((total,), -torch.inf)
     weight[row_ids], bias[row_ids] = rows, 0.0
-    return LMHead(weight, bias)
+    return LMHead(weight, bias, linear=like.linear)

@@ -18,8 +18,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Mod
 
 from hothead.models.attention import attend
 from hothead.models.cache import KVCache
-from hothead.models.native import COMPILED_ROWS, NativeLinear, native_classes
 from hothead.models.window import Window
+from hothead.native import COMPILED_ROWS, NativeLinear, native_classes
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
 

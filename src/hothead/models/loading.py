@@ -19,8 +19,8 @@ from hothead.models.causal_lm import CausalLMDraft
 from hothead.models.draft import Draft
 from hothead.models.eagle import EagleDraft, config_of
 from hothead.models.eagle3 import Eagle3Draft
-from hothead.models.native import ENGINE_MODES, is_built, obstacle
 from hothead.models.target import Target
+from hothead.native import ENGINE_MODES, is_built, obstacle
 from hothead.tokenizer import fingerprint, load_tokenizer, quiet_transformers, resolve_model
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -37,7 +37,7 @@ def load_target(
         dtype: "bfloat16", "float16" or "float32"; GGUF weights are dequantized to it.
         device: as torch names it.
         fuse: False keeps transformers' own layers in any case (see ``models/fused.py``).
-        engine_mode: "eager"; "compiled", which builds ``models/layer.cpp`` if that was never done; or "auto":
+        engine_mode: "eager"; "compiled", which builds ``native/layer.cpp`` if that was never done; or "auto":
             compiled where it is built already and fits. Drafts for this target run in the same way.
 
     Raises:

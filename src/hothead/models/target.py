@@ -1,6 +1,6 @@
 """The target: any causal LM of transformers, read through its hidden states and its LM head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from hothead.head import LMHead
 from hothead.models.attention import seen_mask, use_cpu_attention
 from hothead.models.cache import KVCache, cache_argument
 from hothead.models.fused import FusedBody, can_fuse
-from hothead.models.native import NativeLinear
 from hothead.models.window import Window
-from hothead.packed import PackedLinear, pack_linears
+from hothead.native import NativeLinear
+from hothead.packed import pack_linears
 from hothead.spans import HEAD, LAYERS, span
 from hothead.tokenizer import fingerprint
 
@@ -64,8 +64,9 @@ class CausalLM:
         self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
         self.is_fused = fuse and can_fuse(model)
         self.is_compiled = compiled and self.is_fused and self._cache_dtype is torch.float32
-        linear = NativeLinear if self.is_compiled else PackedLinear
-        self._head_linear = linear(self.lm_head.weight, self.lm_head.bias)
+        if self.is_compiled:
+            self.lm_head = replace(self.lm_head, linear=NativeLinear)
+        self._head_linear = self.lm_head.linear(self.lm_head.weight, self.lm_head.bias)
         self._body = FusedBody(model, compiled=self.is_compiled) if self.is_fused else TransformersBody(model)
         self._check_split(expected)
 

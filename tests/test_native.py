@@ -7,9 +7,17 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from hothead import DraftShape, DraftVocab, DynamicConfig, SamplingParams, SpeculativeDecoder, load_draft, load_target
+from hothead import (
+    DraftShape,
+    DraftVocab,
+    DynamicConfig,
+    SamplingParams,
+    SpeculativeDecoder,
+    load_draft,
+    load_target,
+    native,
+)
 from hothead.errors import InputError
-from hothead.models import native
 from hothead.models.target import CausalLM
 from hothead.models.toy import save_toy_eagle, save_toy_target, toy_causal_lm
 from hothead.models.window import tree_window

@@ -117,13 +117,22 @@ def native_classes() -> Any:
     return torch.classes.hothead
 
 
+def argmax(logits: Tensor) -> Tensor:
+    """[n, V] -> int64 [n], the first of the greatest, as torch's; which takes 100 us a bf16 row of 49,152."""
+    is_native = logits.device.type == "cpu" and logits.dtype in (torch.bfloat16, torch.float32)
+    if is_native and native_classes.cache_info().currsize:
+        return torch.ops.hothead.argmax(logits)
+    return logits.argmax(dim=-1)
+
+
 class NativeLinear(PackedLinear):
     """``x @ weight.T + bias`` by ``layer.cpp`` for up to ``COMPILED_ROWS`` rows of x, on the row-major weight itself.
 
-    Every row of the result has the same bits whatever the other rows are, which oneDNN's products do not promise.
+    Writes to the weight are seen. Every row of the result has the same bits whatever the other rows are, which oneDNN's
+    products do not promise.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = False) -> None:
         super().__init__(weight.contiguous(), bias, pack=False)
         native_classes()  # their library defines the product
 

@@ -193,6 +193,30 @@ struct Layers : torch::CustomClassHolder {
   std::vector<c10::intrusive_ptr<Layer>> layers_;
 };
 
+template <typename T>
+void first_of_greatest(const T* row, int64_t width, int64_t* to) {
+  float greatest = float(row[0]);
+#pragma omp simd reduction(max : greatest)
+  for (int64_t j = 0; j < width; ++j) greatest = std::max(greatest, float(row[j]));
+  *to = 0;
+  while (*to < width - 1 && !(float(row[*to]) == greatest)) ++*to;
+}
+
+// [n, width] -> int64 [n].
+Tensor argmax(const Tensor& input) {
+  const Tensor x = input.contiguous();
+  const int64_t n = x.size(0), width = x.size(1);
+  Tensor found = at::empty({n}, at::kLong);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t* to = found.mutable_data_ptr<int64_t>() + i;
+    if (x.scalar_type() == at::kFloat)
+      first_of_greatest(x.const_data_ptr<float>() + i * width, width, to);
+    else
+      first_of_greatest(x.const_data_ptr<at::BFloat16>() + i * width, width, to);
+  }
+  return found;
+}
+
 }  // namespace
 
 TORCH_LIBRARY(hothead, m) {
@@ -204,4 +228,5 @@ TORCH_LIBRARY(hothead, m) {
       .def("add", &Layers::add)
       .def("forward", &Layers::forward);
   m.def("linear", &linear);
+  m.def("argmax", &argmax);
 }
