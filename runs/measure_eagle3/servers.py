@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hothead.bench.prompts import read_prompts
 from hothead.bench.server import Load, Server, run, summarize
-from hothead.bench.servers import free_port, running, wait_until_healthy
+from hothead.bench.servers import asleep, free_port, running, wait_until_healthy
 from hothead.vllm_plugin.launch import ServerConfig
 
 VLLM_OPTIONS = ("--max-model-len", "2048", "--max-num-seqs", "1", "--enforce-eager")
@@ -97,8 +97,9 @@ def main() -> None:
 
         def start(name: str, command: list[str], port: int) -> None:
             log, url = args.logs / f"{name.replace(' ', '_')}.log", f"http://127.0.0.1:{port}"
-            wait_until_healthy(name, url, stack.enter_context(running(command, log)), log)
-            servers.append(Server(name, url, tuple(command)))
+            process = stack.enter_context(running(command, log))
+            wait_until_healthy(name, url, process, log)
+            servers.append(Server(name, url, tuple(command), asleep(process)))
 
         if args.engine == "vllm":
             for name, (config, loads) in vllm_servers(args).items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hothead.bench.prompts import read_prompts
 from hothead.bench.server import Load, Server, run, summarize
-from hothead.bench.servers import free_port, running, wait_until_healthy
+from hothead.bench.servers import asleep, free_port, running, wait_until_healthy
 from hothead.vllm_plugin.launch import ServerConfig, draft_method, servable_model
 
 
@@ -32,7 +32,10 @@ def main() -> None:
         del os.environ["VLLM_PLUGINS"]
         with running(config.command(second), args.logs / "off.log") as off:
             wait_until_healthy("off", f"http://127.0.0.1:{second}", off, args.logs / "off.log")
-            servers = [Server("full", f"http://127.0.0.1:{first}"), Server("off", f"http://127.0.0.1:{second}")]
+            servers = [
+                Server("full", f"http://127.0.0.1:{first}", awake=asleep(without)),
+                Server("off", f"http://127.0.0.1:{second}", awake=asleep(off)),
+            ]
             load = Load(concurrency=1, temperature=0.0, max_tokens=128)
             waves = run(servers, prompts, load, args.output, args.prompts.stem)
     for row in summarize(waves):

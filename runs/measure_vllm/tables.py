@@ -31,12 +31,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *rows))
 
 
-def interval(estimate: Estimate | None) -> str:
-    """A ratio with its bounds."""
+def interval(estimate: Estimate | None, digits: int = 2) -> str:
+    """A rate or a ratio with its bounds."""
     if estimate is None:
         return "-"
-    bounds = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{estimate.value:.2f}{bounds}"
+    bounds = "" if estimate.low is None else f" [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+    return f"{estimate.value:.{digits}f}{bounds}"
 
 
 def percent(share: float | None) -> str:
@@ -62,7 +62,7 @@ def of_run(header: Header, rows: Sequence[Row], prompts: int) -> str:
     )
 
 
-def speed_section(path: Path, title: str) -> list[str]:
+def speed_section(path: Path, title: str, by_group: bool = True, heading: str = "##") -> list[str]:
     """Rates of every configuration, over all prompts and by group."""
     header, waves = read_waves(path)
     rows = summarize(waves)
@@ -71,7 +71,7 @@ def speed_section(path: Path, title: str) -> list[str]:
         (
             row.group,
             row.config,
-            f"{row.rate.value:.1f}",
+            interval(row.rate, 1),
             interval(row.versus.get("plain")),
             interval(row.versus.get("full")),
             "-" if row.acceptance is None else f"{row.acceptance:.2f}",
@@ -81,10 +81,10 @@ def speed_section(path: Path, title: str) -> list[str]:
         )
         for row in rows
     ]
-    if len({row.group for row in rows}) == 2:  # one group is the whole
+    if not by_group or len({row.group for row in rows}) == 2:  # one group is the whole
         cells = [cell for cell in cells if cell[0] == "overall"]
     columns = ("group", "", "tokens/s", "x plain", "x full draft", "acceptance", "missed %", "same text %", "errors")
-    return [f"## {title}", f"`results/{path.name}`. {of_run(header, rows, prompts)}", table(columns, cells)]
+    return [f"{heading} {title}", f"`results/{path.name}`. {of_run(header, rows, prompts)}", table(columns, cells)]
 
 
 def off_section(path: Path) -> list[str]:

@@ -23,6 +23,7 @@ SECTIONS: tuple[Section, ...] = (
     acceptance.what_it_took,
     head.by_batch,
     rounds.breakdown,
+    rounds.in_parts,
     speed.on_spec_bench,
     speed.out_of_domain,
     engines.side_by_side,

@@ -30,6 +30,8 @@ PROFILE_LABELS = {
     "vocab_update": "vocab update",
     "other": "Python",
 }
+LAYER_PARTS = ("target_attention", "target_linears")  # none where a layer is one compiled call
+WHOLE_LAYERS = "target layers"  # what the rest of the layers is called there
 VERIFY_PARTS = tuple(name for name in PROFILE_LABELS if name not in SECTION_LABELS)
 
 LAYERS, LINEARS, ATTENTION, HEAD, SAMPLING = "layers", "linears", "attention", "head", "sampling"

@@ -1,6 +1,7 @@
-"""The runner: rotation, turns, repeats, errors in place, and going on after an interruption."""
+"""The runner: order, turns, repeats, errors in place, and going on after an interruption."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from records import header
 
 from hothead.bench.compare import Comparison, check_methods, decoder_makers, ids_digest, prompt_ids, sampling_params
 from hothead.bench.log import ResultLog
+from hothead.bench.order import shuffled
 from hothead.bench.prompts import Prompt
 from hothead.bench.schema import METHODS, Answer, Failure, read_results
 from hothead.dynamic import DynamicConfig
@@ -119,14 +121,50 @@ def test_the_second_turn_follows_plain_decodings_first_answer(target: Target) ->
     assert second.prompt_tokens == len(chat_ids(target.tokenizer, messages))
 
 
-def test_methods_take_turns_in_going_first(target: Target) -> None:
+def test_the_order_is_drawn_for_every_block(target: Target) -> None:
     methods = ("plain", "full", "static")
-    setup = Setup(target, PROMPTS[1:], methods=methods, repeats=3)
+    setup = Setup(target, PROMPTS, methods=methods, repeats=2)
     setup.run()
     order = setup.order[len(methods) :]  # the warm-up
     blocks = [order[at : at + 3] for at in range(0, len(order), 3)]
-    assert all(sorted(block) == sorted(methods) for block in blocks)
-    assert {name: [block[0] for block in blocks].count(name) for name in methods} == dict.fromkeys(methods, 2)
+    assert blocks == [shuffled(methods, 0, *block) for block in setup.log.blocks]
+    assert len({block[0] for block in blocks}) > 1
+
+
+def test_a_decoder_is_awake_from_before_it_is_asked_until_its_result_is_read(target: Target) -> None:
+    happened: list[str] = []
+
+    class Sleeping:
+        """Plain decoding that writes down when it was awake."""
+
+        def __init__(self) -> None:
+            self._decoder = SpeculativeDecoder(target)
+
+        def stream(self, prompt: Any, params: SamplingParams | None = None) -> Any:
+            happened.append("asked")
+            stream = self._decoder.stream(prompt, params)
+
+            class Watched:
+                def __iter__(self) -> Any:
+                    return iter(stream)
+
+                @property
+                def result(self) -> Any:
+                    happened.append("read")
+                    return stream.result
+
+            return Watched()
+
+        @contextmanager
+        def awake(self) -> Iterator[None]:
+            happened.append("wakes")
+            yield
+            happened.append("sleeps")
+
+    setup = Setup(target, PROMPTS[1:], methods=("plain",))
+    setup.comparison._makers = {"plain": Sleeping}
+    setup.run()
+    assert happened == ["wakes", "asked", "sleeps"] + 2 * ["wakes", "asked", "read", "sleeps"]
 
 
 def test_what_a_method_learns_in_the_warm_up_is_forgotten(target: Target) -> None:

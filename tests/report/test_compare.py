@@ -12,6 +12,7 @@ from hothead.bench.stats import Estimate
 from hothead.bench.summary import summarize
 from hothead.errors import InputError
 from hothead.report import compare as report
+from hothead.spans import LAYER_PARTS, PROFILE_LABELS
 
 METHODS = ("plain", "full", "dynamic")
 
@@ -74,6 +75,14 @@ def test_the_breakdown_adds_up() -> None:
     assert rows["target verify"] == rows["round"] == ["50.00 100%", "66.67 100%", "50.00 100%"]
     assert rows["draft head"] == ["-"] * 3
     assert rows["prefill"] == ["100"] * 3
+
+
+def test_layers_that_are_one_call_are_one_part() -> None:
+    split = dict.fromkeys(PROFILE_LABELS, 1.0)
+    whole = split | dict.fromkeys(LAYER_PARTS, 0.0)
+    labels = lambda ms: [row[0] for row in report.round_table({"full": ms}, "qa").rows]  # noqa: E731
+    assert labels(split) == [*PROFILE_LABELS.values(), "round"]
+    assert [label for label in labels(whole) if label.startswith("target")] == ["target layers", "target head"]
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,24 @@
 """The comparison: every method on the same prompts, in turn, and every text checked.
 
-For each turn of each prompt, and each repeat, all methods answer one after another, starting with another one each
-time, so that whatever the machine does meanwhile falls on all of them. Later turns go on from plain decoding's
-answers: every method is always asked the same thing. A method is anything with a :class:`Decoder`'s ``stream``, another
-engine too.
+For each turn of each prompt, and each repeat, all methods answer one after another, in an order drawn anew each time,
+so that whatever the machine does meanwhile, and whatever a method leaves behind for the next, falls on all. Later turns
+go on from plain decoding's answers: every method is always asked the same thing. A method is anything with a
+:class:`Decoder`'s ``stream``, another engine too; one that would disturb the others stands still while they answer.
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from hothead.bench.equality import Answered, Verdict, judge
 from hothead.bench.log import ResultLog
 from hothead.bench.methods import DEFAULT_TREE, Method, parse_method
+from hothead.bench.order import shuffled
 from hothead.bench.prompts import Prompt
 from hothead.bench.schema import (
     DYNAMIC,
@@ -59,6 +61,18 @@ class Decoder(Protocol):
     """What answers a prompt, given as target ids."""
 
     def stream(self, prompt: Any, params: SamplingParams | None = None) -> Stream: ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A decoder that can be asked only while it is awake."""
+
+    def awake(self) -> AbstractContextManager[None]: ...
+
+
+def awake(decoder: Decoder) -> AbstractContextManager[None]:
+    """Have it ready to be asked, its answer's ``result`` included."""
+    return decoder.awake() if isinstance(decoder, Sleeper) else nullcontext()
 
 
 def decoder_makers(
@@ -207,13 +221,13 @@ class Comparison:
             for name, decoder in self._decoders.items():
                 if isinstance(decoder, SpeculativeDecoder):  # not another engine
                     decoder.profile = self._trace.track(name)
-        for number, prompt in enumerate(self._prompts):
+        for prompt in self._prompts:
             answers: list[str] = []
             for turn in range(len(prompt.turns)):
                 for repeat in range(self._settings.repeats):
                     if (prompt.id, turn, repeat) in self._log.blocks:
                         continue
-                    outcomes = self._block(prompt, turn, repeat, answers, shift=number + turn + repeat)
+                    outcomes = self._block(prompt, turn, repeat, answers)
                     self._log.append(outcomes)
                     yield Block(prompt, turn, repeat, outcomes, self._plain_text(prompt, turn))
                 text = self._plain_text(prompt, turn)
@@ -224,7 +238,8 @@ class Comparison:
         params = replace(sampling_params(self._settings, 0), max_new_tokens=WARM_UP_TOKENS)
         for make in self._makers.values():
             try:
-                _exhaust(make().stream(prompt_ids(self._target, self._prompts[0]), params))
+                with awake(decoder := make()):
+                    _exhaust(decoder.stream(prompt_ids(self._target, self._prompts[0]), params))
             except HotheadError:
                 continue  # the measured run will say so, and file it under its prompt
 
@@ -237,16 +252,15 @@ class Comparison:
         block = self._log.blocks.get((prompt.id, turn, 0), ())
         return next((o for o in block if isinstance(o, Answer) and o.method == PLAIN), None)
 
-    def _block(self, prompt: Prompt, turn: int, repeat: int, answers: Sequence[str], shift: int) -> tuple[Outcome, ...]:
+    def _block(self, prompt: Prompt, turn: int, repeat: int, answers: Sequence[str]) -> tuple[Outcome, ...]:
         names = list(self._makers)
-        first = shift % len(names)
         place: dict[str, Any] = {"prompt_id": prompt.id, "group": prompt.group, "turn": turn, "repeat": repeat}
         if len(answers) < turn:
             reason = f"turn {turn} has no answer to go on from"
             return tuple(Failure(**place, method=name, error=reason) for name in names)
         done: dict[str, Replied] = {}
         errors: dict[str, str] = {}
-        for name in names[first:] + names[:first]:
+        for name in shuffled(names, self._settings.seed, prompt.id, turn, repeat):
             try:
                 done[name] = self._answer(name, prompt, answers, repeat)
             except (HotheadError, RuntimeError, ValueError, IndexError) as error:
@@ -276,13 +290,15 @@ class Comparison:
     def _answer(self, name: str, prompt: Prompt, answers: Sequence[str], repeat: int) -> "Replied":
         decoder = self._decoders[name]
         ids, params = prompt_ids(self._target, prompt, answers), sampling_params(self._settings, repeat)
-        start = time.perf_counter()
-        stream = decoder.stream(ids, params)
-        emitted = _exhaust(stream)
-        seconds = time.perf_counter() - start
+        with awake(decoder):
+            start = time.perf_counter()
+            stream = decoder.stream(ids, params)
+            emitted = _exhaust(stream)
+            seconds = time.perf_counter() - start
+            generation = stream.result
         drafts = isinstance(decoder, SpeculativeDecoder) and decoder.draft is not None
         width = decoder.shape.width if drafts else 1  # type: ignore[attr-defined]
-        return Replied(stream.result, seconds, Answered(tuple(stream.result.target_ids), emitted, width))
+        return Replied(generation, seconds, Answered(tuple(generation.target_ids), emitted, width))
 
     def _reference(self, prompt: Prompt, turn: int, done: Mapping[str, "Replied"]) -> Answered | None:
         """Plain decoding's answer of the first repeat, as the log or this block has it."""

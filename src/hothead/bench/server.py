@@ -1,8 +1,9 @@
 """Comparing servers: the same prompts to each in turn, wave by wave, with acceptance from their own metrics.
 
 A wave is a few prompts of one group, answered with so many requests in flight. Every configuration answers a wave
-before the next wave begins, in rotating order, so that what the machine does meanwhile hits all of them. A rate is
-completion tokens over a wave's wall time, prefill included: what a client sees.
+before the next wave begins, in an order drawn anew each time, so that what the machine does meanwhile hits all of them;
+servers that were started for it stand still while others answer. A rate is completion tokens over a wave's wall time,
+prefill included: what a client sees.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hothead.bench.machine import this_machine, versions
+from hothead.bench.order import shuffled
 from hothead.bench.prompts import Prompt, prompts_digest
 from hothead.bench.schema import Machine
 from hothead.bench.stats import Estimate, Sample, rate, rate_ratio
@@ -90,11 +93,12 @@ class Wave(Record):
 
 @dataclass(frozen=True)
 class Server:
-    """A configuration and where it answers: ``http://host:port``."""
+    """A configuration and where it answers: ``http://host:port``; it need answer only inside ``awake()``."""
 
     name: str
     url: str
     command: tuple[str, ...] = ()
+    awake: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def waves_of(prompts: Sequence[Prompt], concurrency: int) -> Iterator[tuple[str, list[Prompt]]]:
@@ -137,11 +141,12 @@ def run(
     with output.open("w", encoding="utf-8") as file:
         file.write(header.model_dump_json() + "\n")
         for server in servers:  # the first answer of a server pays for what it sets up
-            asyncio.run(_answer_wave(server, prompts[:1], load))
+            with server.awake():
+                asyncio.run(_answer_wave(server, prompts[:1], load))
         for number, (group, members) in enumerate(waves_of(prompts, load.concurrency)):
-            turn = number % len(servers)
-            for server in [*servers[turn:], *servers[:turn]]:
-                wave = measure_wave(server, group, number, members, load)
+            for server in shuffled(servers, load.seed, number):
+                with server.awake():
+                    wave = measure_wave(server, group, number, members, load)
                 file.write(wave.model_dump_json() + "\n")
                 file.flush()
                 waves.append(wave)

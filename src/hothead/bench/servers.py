@@ -1,12 +1,12 @@
-"""Starting servers for a comparison, and ending them whatever happens."""
+"""Starting servers for a comparison, stopping those that are not asked, and ending them whatever happens."""
 
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -21,7 +21,7 @@ STOP_S = 30.0
 
 @contextmanager
 def start_servers(configs: Mapping[str, ServerConfig], logs: Path) -> Iterator[list[Server]]:
-    """Start one server a configuration, one after another, and stop them all at the end.
+    """Start one server a configuration, one after another, each asleep once it is ready, and end them all at the end.
 
     Args:
         logs: a folder; each server's output goes to ``NAME.log`` in it.
@@ -39,7 +39,7 @@ def start_servers(configs: Mapping[str, ServerConfig], logs: Path) -> Iterator[l
             process = stack.enter_context(running(command, log))
             url = f"http://127.0.0.1:{port}"
             wait_until_healthy(name, url, process, log)
-            servers.append(Server(name, url, tuple(command)))
+            servers.append(Server(name, url, tuple(command), asleep(process)))
         yield servers
 
 
@@ -72,6 +72,7 @@ def running(
         finally:
             for sign in (signal.SIGINT, signal.SIGKILL):
                 try:
+                    os.killpg(process.pid, signal.SIGCONT)  # it may be asleep
                     os.killpg(process.pid, sign)
                     process.wait(STOP_S)
                     break
@@ -80,6 +81,30 @@ def running(
                 except ProcessLookupError:
                     break
             process.wait()
+            with suppress(ProcessLookupError):  # a child that outlived it
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def asleep(process: subprocess.Popen[bytes]) -> Callable[[], AbstractContextManager[None]]:
+    """Make what :func:`running` started stand still, its children too, and give what lets it run for a block.
+
+    A server that has answered goes on spinning for a while, each thread on a core that whoever is asked next needs.
+    """
+
+    def send(sign: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # it has ended: asking it says so
+            os.killpg(process.pid, sign)
+
+    @contextmanager
+    def awake() -> Iterator[None]:
+        send(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            send(signal.SIGSTOP)
+
+    send(signal.SIGSTOP)
+    return awake
 
 
 def wait_until_healthy(name: str, url: str, process: subprocess.Popen[bytes], log: Path) -> None:

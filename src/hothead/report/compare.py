@@ -1,6 +1,6 @@
 """What ``hothead compare`` prints and plots, made from a result file alone. Needs no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hothead.bench.stats import Estimate
 from hothead.bench.summary import DECODING, OVERALL, Clock, GroupSummary, count_equality, summarize
 from hothead.errors import InputError
 from hothead.report.figures import COLOURS, GREY, Figure, check_plot_path, legend, plain_axes, save_together
-from hothead.spans import PROFILE_LABELS, SECTION_LABELS, VERIFY_PARTS
+from hothead.spans import LAYER_PARTS, PROFILE_LABELS, SECTION_LABELS, VERIFY_PARTS, WHOLE_LAYERS
 
 LEGEND = (
     "tok/s: decoded tokens over decoding time, prefill apart. accept: tokens per verify pass, bonus token included. "
@@ -57,9 +57,8 @@ def breakdown_table(group: GroupSummary) -> Table:
 def round_table(ms_by_method: Mapping[str, Mapping[str, float]], name: str) -> Table:
     """Milliseconds and share of a round, a section a row (profiled: a part of the pass too); then the round."""
     rounds_ms = [sum(ms.values()) for ms in ms_by_method.values()]
-    is_profiled = any(part in ms for ms in ms_by_method.values() for part in VERIFY_PARTS)
     rows = []
-    for section, label in (PROFILE_LABELS if is_profiled else SECTION_LABELS).items():
+    for section, label in _labels(ms_by_method.values()).items():
         found = [ms.get(section, 0.0) for ms in ms_by_method.values()]
         cells = (
             f"{ms:.2f} {100 * ms / total:3.0f}%" if ms else "-" for ms, total in zip(found, rounds_ms, strict=True)
@@ -67,6 +66,16 @@ def round_table(ms_by_method: Mapping[str, Mapping[str, float]], name: str) -> T
         rows.append((label, *cells))
     rows.append(("round", *(f"{total:.2f} 100%" for total in rounds_ms)))
     return Table(f"Time per round, ms ({name})", ("", *ms_by_method), tuple(rows))
+
+
+def _labels(rounds_ms: Collection[Mapping[str, float]]) -> Mapping[str, str]:
+    """Of the parts that were told apart."""
+    if not any(part in ms for ms in rounds_ms for part in VERIFY_PARTS):
+        return SECTION_LABELS
+    if any(ms.get(part) for ms in rounds_ms for part in LAYER_PARTS):
+        return PROFILE_LABELS
+    whole = PROFILE_LABELS | {"target_layers": WHOLE_LAYERS}
+    return {section: label for section, label in whole.items() if section not in LAYER_PARTS}
 
 
 def remarks(results: Results) -> list[str]:

@@ -1,21 +1,58 @@
-"""Starting a peer's server and asking it; what goes wrong is one line."""
+"""Starting a peer's server, waking and asking it; what goes wrong is one line."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from hothead.bench.servers import free_port, running, wait_until_healthy
+from hothead.bench.compare import Decoder, Stream
+from hothead.bench.servers import asleep, free_port, running, wait_until_healthy
+from hothead.engine.sampling import SamplingParams
 from hothead.errors import HotheadError
 
 TIMEOUT_S = 600.0
+GREETINGS = 3
+
+
+@dataclass(frozen=True)
+class SleepingServer:
+    """A peer's server, which stands still unless it is awake, and what asks it."""
+
+    decoder: Decoder
+    client: httpx.Client
+    let_run: Callable[[], AbstractContextManager[None]]
+
+    def stream(self, prompt: Any, params: SamplingParams | None = None) -> Stream:
+        return self.decoder.stream(prompt, params)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Running, and with an open connection: one that outlived its timeout in sleep is closed on waking."""
+        with self.let_run():
+            for _ in range(GREETINGS):
+                try:
+                    self.client.get("/health")
+                    break
+                except httpx.TransportError:
+                    continue  # that connection was closed; if it was not that, asking says what it is
+            yield
 
 
 @contextmanager
-def started(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Iterator[httpx.Client]:
-    """Run ``command --port N`` until the block ends; gives what asks the server.
+def started(
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    make_decoder: Callable[[httpx.Client], Decoder],
+) -> Iterator[SleepingServer]:
+    """Run ``command --port N`` until the block ends, asleep unless it is asked.
+
+    Args:
+        make_decoder: what asks the server, made while it is awake.
 
     Raises:
         InputError: it ends, or does not answer.
@@ -26,7 +63,7 @@ def started(name: str, command: Sequence[str], log: Path, environment: Mapping[s
         url = f"http://127.0.0.1:{port}"
         wait_until_healthy(name, url, process, log)
         with client_of(url) as client:
-            yield client
+            yield SleepingServer(make_decoder(client), client, asleep(process))
 
 
 def client_of(url: str) -> httpx.Client:

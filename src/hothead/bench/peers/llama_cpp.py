@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ def _peer(setup: Setup, file: Path, prepare: Any) -> Peer:
     def open_it() -> Iterator[Decoder]:
         prepare()
         log = setup.logs / f"{file.stem}.llama.log"
-        with started("llama.cpp", command, log, {"OMP_NUM_THREADS": threads}) as client:
-            yield LlamaDecoder(setup, client)
+        with started("llama.cpp", command, log, {"OMP_NUM_THREADS": threads}, partial(LlamaDecoder, setup)) as server:
+            yield server
 
     return Peer(words, open_it)
 

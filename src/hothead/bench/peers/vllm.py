@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import httpx
@@ -59,8 +59,8 @@ def _peer(setup: Setup, draft: str | None) -> Peer:
         config = ServerConfig(servable_model(setup.target_spec), draft, kind, setup.num_steps, None, extra)
         command = [python, *config.command()[1:]]
         log = setup.logs / f"vllm{'' if draft is None else '-draft'}.log"
-        with started("vLLM", command, log, environment(setup.threads)) as client:
-            yield VllmDecoder(setup, client)
+        with started("vLLM", command, log, environment(setup.threads), partial(VllmDecoder, setup)) as server:
+            yield server
 
     return Peer(words, open_it)
 
