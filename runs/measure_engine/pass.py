@@ -79,14 +79,14 @@ def measure(args: Any) -> dict[str, Any]:
         ranking = TokenRanking.load(Path(args.draft) / "ranking.safetensors")
         total = targets["eager"].vocab_size
         hot = DraftVocab.from_ranking(ranking, size=args.size, target_vocab_size=total)
-        head = targets["eager"].lm_head
+        kinds = {"full": (DraftVocab.full(total), 0), "static": (hot, 0), "dynamic": (hot, args.slots)}
         heads = {
-            "full": HotHead(head, DraftVocab.full(total)),
-            "static": HotHead(head, hot),
-            "dynamic": HotHead(head, hot, args.slots),
+            (name, mode): HotHead(target.lm_head, *kind)
+            for name, kind in kinds.items()
+            for mode, target in targets.items()
         }
         layers = targets["eager"]._body._layers
-        weights = sum(p.numel() for layer in layers for p in linears_of(layer)) + head.weight.numel()
+        weights = sum(p.numel() for layer in layers for p in linears_of(layer)) + targets["eager"].lm_head.weight.numel()
         buffer = torch.ones(weights // 2)  # float32: the bytes of the bfloat16 weights
 
         def read() -> None:
@@ -106,7 +106,7 @@ def measure(args: Any) -> dict[str, Any]:
             targets["eager"].logits(x)
 
         def draft_step(mode: str, name: str) -> None:
-            drafts[mode].step(heads[name].argmax(hidden), hidden)
+            drafts[mode].step(heads[name, mode].argmax(hidden), hidden)
             drafts[mode].rollback()
 
         times: dict[str, list[float]] = defaultdict(list)
@@ -116,7 +116,7 @@ def measure(args: Any) -> dict[str, Any]:
                 for mode in targets:
                     times[f"pass {rows} {mode}"] += seconds(lambda m=mode, r=rows: one_pass(m, r), args.repeats)
                 times[f"pass {rows} linears"] += seconds(lambda r=rows: linears(r), args.repeats)
-            for name in heads:
+            for name in kinds:
                 for mode in targets:
                     times[f"draft {name} {mode}"] += seconds(lambda m=mode, n=name: draft_step(m, n), args.repeats)
     return {

@@ -32,7 +32,7 @@ engines() {
     --logs out/servers -o "${OUT:-results}/engines_spec_bench_bf16.jsonl"
 }
 
-# Trees against chains: twelve shapes, full and hot.
+# Trees against chains: shapes from two tokens a pass to 32, full and hot.
 shapes() {
   $python runs/measure_engine/shapes.py "$DATA/spec_bench.jsonl" --per-group "${PER_GROUP:-2}" \
     --max-new-tokens "${TOKENS:-64}" -o "${OUT:-results}/draft_shapes_bf16.jsonl"

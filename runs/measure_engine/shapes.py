@@ -19,7 +19,7 @@ import numpy as np
 FORMAT = {"format": "hothead.draft_shapes", "version": 1}
 # num_steps, topk, num_draft_tokens (the last committed token included)
 SHAPES = (
-    (2, 1, 3), (3, 1, 4), (4, 1, 5), (6, 1, 7),
+    (1, 1, 2), (2, 1, 3), (3, 1, 4), (4, 1, 5), (6, 1, 7),
     (2, 2, 4), (3, 2, 6), (4, 2, 8), (3, 4, 8), (4, 4, 12), (4, 4, 16), (4, 8, 16), (5, 8, 32),
 )  # fmt: skip
 DRAFT = "drafts/smollm2-135m-instruct-eagle"
