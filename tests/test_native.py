@@ -106,6 +106,26 @@ def test_verifying_together_gives_the_bits_of_decoding_one_by_one(dtype: torch.d
     assert torch.equal(torch.cat(logits), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("past", [31, 61])  # the tree within a block of keys, and across two
+@torch.inference_mode()
+def test_a_path_of_a_tree_has_the_bits_of_the_same_chain(dtype: torch.dtype, past: int) -> None:
+    if native.obstacle(dtype, "cpu") is not None:
+        pytest.skip(f"no packed {dtype} products here")
+    model = CausalLM(toy_causal_lm(64, head_dim=64).to(dtype), compiled=True)
+    ids = torch.randint(0, 64, (past + len(TREE) + 1,), generator=torch.Generator().manual_seed(4))
+    before, tree, after = ids[:past], ids[past:-1], ids[-1:]
+    for path in ([0, 1, 3], [0, 2, 4], [0, 2, 5]):
+        cache, alone = model.new_cache(), model.new_cache()
+        model.forward(before, cache)
+        found = model.forward(tree, cache, window=tree_window(TREE, past)).logits[path]
+        cache.keep(past, path)
+        model.forward(before, alone)
+        expected = torch.cat([model.forward(token[None], alone).logits for token in tree[path]])
+        assert torch.equal(found, expected)
+        assert torch.equal(model.forward(after, cache).logits, model.forward(after, alone).logits)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
     folder = tmp_path_factory.mktemp("native")

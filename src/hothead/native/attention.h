@@ -92,9 +92,10 @@ void mix(const float* __restrict scores, int64_t filled, const float* __restrict
   }
 }
 
-// Attention of kN queries of one key head, all seeing the same `length` keys but those in `unseen` (per query, of the
-// last `recent` keys). kDim is the head's size, 0 for one known only at run time. Scores are filled up to whole blocks
-// with keys that count for nothing: a query's sums are then the same however many keys come after those it sees.
+// Attention of kN queries of one key head, over `length` keys but those in `unseen` (per query, of the last `recent`
+// keys). kDim is the head's size, 0 for one known only at run time. The scores that count stand together while they are
+// summed, filled up to whole blocks with some that do not: a query's sums are the same whatever keys it does not see, be
+// they behind those that it sees or, in a tree, between them.
 template <int64_t kN, int64_t kDim>
 void attend(int64_t n, const float* query, const float* key, const float* value, int64_t dim, int64_t length,
             const bool* const* unseen, int64_t recent, float* __restrict scores, float* __restrict out) {
@@ -106,10 +107,11 @@ void attend(int64_t n, const float* query, const float* key, const float* value,
   for (int64_t j = 0; j < length; j += kLanes)
     for (int64_t r = 0; r < kN; ++r) score<kDim>(query + r * dim, key, dim, j, length, scores + r * filled);
   for (int64_t r = 0; r < kN; ++r) {
-    float* s = scores + r * filled;
-    std::fill(s + length, s + filled, kUnseen);
+    float *s = scores + r * filled, *last = s + length - recent;
+    int64_t seen = length - recent;
     for (int64_t j = 0; j < recent; ++j)
-      if (unseen[r][j]) s[length - recent + j] = kUnseen;
+      if (!unseen[r][j]) s[seen++] = last[j];
+    std::fill(s + seen, s + filled, kUnseen);
     float highest = kUnseen, total = 0;
 #pragma omp simd reduction(max : highest)
     for (int64_t j = 0; j < filled; ++j) highest = std::max(highest, s[j]);
@@ -118,6 +120,7 @@ void attend(int64_t n, const float* query, const float* key, const float* value,
     const float scale = 1 / total;
 #pragma omp simd
     for (int64_t j = 0; j < filled; ++j) s[j] *= scale;
+    for (int64_t j = recent - 1; j >= 0; --j) last[j] = unseen[r][j] ? 0 : s[--seen];
   }
   mix<kN, kDim>(scores, filled, value, dim, length, out);
 }
