@@ -31,6 +31,7 @@ $python runs/measure_vllm/off.py --draft $draft --prompts "$spec_bench" --per-gr
 equality="$python runs/measure_vllm/equality.py --draft $draft --prompts $spec_bench --per-group 10"
 $equality --dtype float32 --heads static,dynamic -o results/equality_vllm_float32.jsonl
 $equality --dtype bfloat16 --heads full,static,dynamic -o results/equality_vllm_bfloat16.jsonl
+$equality --per-group 4 --batch 1 --dtype bfloat16 --heads full,static,dynamic -o results/equality_vllm_bfloat16_alone.jsonl
 
 # 5. Half an hour of mixed load.
 $python runs/measure_vllm/soak.py --draft $draft --prompts "$spec_bench" -o results/vllm_soak.json \

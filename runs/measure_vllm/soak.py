@@ -40,6 +40,7 @@ BAD: tuple[dict[str, Any], ...] = (
     {"model": "another"},
     {"messages": [{"role": "user", "content": "word " * 9000}]},  # past any context length here
 )
+CONTEXT = ("--max-model-len", "4096")  # a long prompt adds 900 tokens to one of the file's, and must fit
 TICK_S = 1.0
 REST = {
     "running": "vllm:num_requests_running",
@@ -185,7 +186,11 @@ def main() -> int:
     hothead = {"ranking": str(find_ranking(args.draft)), "size": args.size, "dynamic_slots": args.slots}
     check = ("--worker-extension-cls", "hothead.vllm_plugin.selfcheck.SelfCheck")
     config = ServerConfig(
-        servable_model(args.target), args.draft, draft_method(args.draft), hothead=hothead, extra=(*check, *extra)
+        servable_model(args.target),
+        args.draft,
+        draft_method(args.draft),
+        hothead=hothead,
+        extra=(*check, *extra, *CONTEXT),
     )
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # the address to call the check at
     args.log.parent.mkdir(parents=True, exist_ok=True)

@@ -124,17 +124,17 @@ def equality_section(path: Path) -> list[str]:
                 for gap in (one.difference.plain_gap, one.difference.gap)
                 if gap is not None
             ]
-            tied = verdicts["tied"]
-            counts = (str(count) for count in (len(both), equal, tied, len(both) - equal - tied))
+            tied, different = verdicts["tied"], verdicts["different"]
+            counts = (str(n) for n in (len(both), equal, tied, different, len(both) - equal - tied - different))
             rows.append((config, reference, *counts, f"{max(steps):.1f}" if steps else "-"))
     tie = "nothing counts as a tie" if header.dtype == "float32" else "a tie: within two rounding steps"
     return [
-        f"## The same text, {header.dtype}",
+        f"## The same text, {header.dtype}" + (", one at a time" if header.batch == 1 else ""),
         f"`results/{path.name}`. {len(prompts_of(recorded))} prompts of {header.prompt_set}, first turn, up to "
         f"{header.max_new_tokens} tokens, {header.batch} at a time, k = {header.num_steps}, {header.size:,} rows and, "
         f"dynamic, {header.slots} slots; {tie}. The largest gap is in rounding steps of the largest logit. The "
         "standalone draft is the target with the layers that its name lists, and no others.",
-        table(("", "against", "answers", "equal", "tied", "different", "largest gap"), rows),
+        table(("", "against", "answers", "equal", "tied", "different", "not judged yet", "largest gap"), rows),
         "What the engines counted meanwhile:",
         table(
             ("", "draft", "tokens", "drafted", "accepted", "missed", "rows inserted", "slots wrong"), counted(recorded)
@@ -178,6 +178,7 @@ def soak_section(path: Path) -> list[str]:
         f"slots), found {faults} faults. {counters['observed']:,} tokens were emitted, {counters['missed']:,} of them "
         f"outside the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all its processes: "
         f"{gib[0]:.2f} GiB after a minute, {gib[1]:.2f} half-way, {gib[2]:.2f} at the end.",
+        *(f"Otherwise than it should, {count} times: `{one}`" for one, count in Counter(found["wrong"]).items()),
     ]
 
 
@@ -199,8 +200,8 @@ def main() -> None:
             parts += speed_section(args.results / name, title)
     if (off := args.results / "vllm_plugin_off.jsonl").exists():
         parts += off_section(off)
-    for dtype in ("float32", "bfloat16"):
-        if (path := args.results / f"equality_vllm_{dtype}.jsonl").exists():
+    for run in ("float32", "bfloat16", "bfloat16_alone"):
+        if (path := args.results / f"equality_vllm_{run}.jsonl").exists():
             parts += equality_section(path)
     if (soak := args.results / "vllm_soak.json").exists():
         parts += soak_section(soak)

@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from vllm_toys import KV_BYTES
 
 from hothead.bench.server import Server, read_metrics
 from hothead.bench.servers import free_port, running, wait_until_healthy
 from hothead.ranking.ranking import TokenRanking
+from hothead.vllm_plugin.launch import ServerConfig
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -36,13 +38,15 @@ def server(smollm2_folder: Path, counts: Path, tmp_path_factory: pytest.TempPath
     command = [*HOTHEAD, "serve", str(smollm2_folder), "--draft", str(DRAFT), *options, *VLLM]
     with running(command, log) as process:
         wait_until_healthy("hothead serve", f"http://127.0.0.1:{port}", process, log)
-        yield Server("hot", f"http://127.0.0.1:{port}", tuple(command))
+        hot = Server("hot", f"http://127.0.0.1:{port}", tuple(command))
+        yield hot
+        emitted = read_metrics(hot.url)["observed"]
     assert "the draft head is hot: 2048 static rows and 256 slots" in log.read_text()
     # The server is gone: what it emitted is a ranking, and verbs read it.
     shown = subprocess.run(
         [*HOTHEAD, "rank", "show", str(counts), "--json"], capture_output=True, text=True, check=True
     )
-    assert json.loads(shown.stdout)["tokens"] == TokenRanking.load(counts).token_total > 100
+    assert json.loads(shown.stdout)["tokens"] == TokenRanking.load(counts).token_total == emitted > 100
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +115,33 @@ def test_bench_server_asks_running_servers(server: Server, tmp_path: Path) -> No
     again = subprocess.run([*base, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(again.stdout)["rows"] == rows
     assert httpx.get(f"{server.url}/health").is_success
+
+
+@pytest.mark.parametrize(("stop", "engines"), [("SIGTERM", 2), ("SIGINT", 1)])
+def test_a_stopped_server_has_saved_its_counts(toys: dict[str, Path], tmp_path: Path, stop: str, engines: int) -> None:
+    """Long before a save is due, and whichever way it is stopped: a service's (the server alone is told) or Ctrl-C.
+
+    Engines keep a file each; requests go to them in turn.
+    """
+    port, log, counts = free_port(), tmp_path / "log", tmp_path / "traffic.safetensors"
+    config = ServerConfig(
+        str(toys["target"]),
+        str(toys["draft_model"]),
+        "draft_model",
+        hothead={"token_ids": [1, 2, 3], "dynamic_slots": 8, "record_counts": str(counts), "special_tokens": "ignore"},
+        extra=(*VLLM, "--max-model-len", "128", "--kv-cache-memory-bytes", str(KV_BYTES), f"-dp={engines}"),
+    )
+    url = f"http://127.0.0.1:{port}"
+    with running(config.command(port), log, {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}) as process:
+        wait_until_healthy("toy", url, process, log)
+        for seed in range(8):
+            body = {"model": str(toys["target"]), "prompt": [5, 6, 7, seed], "max_tokens": 32}
+            httpx.post(f"{url}/v1/completions", json=body, timeout=60).raise_for_status()
+        emitted = read_metrics(url)["observed"]
+        if stop == "SIGTERM":
+            process.terminate()
+            process.wait(60)
+    files = [counts, counts.with_name("traffic.1.safetensors")][:engines]
+    saved = [sum(source.tokens for source in TokenRanking.load(file).sources) for file in files]
+    assert sum(saved) == emitted
+    assert min(saved) > 30  # each engine's

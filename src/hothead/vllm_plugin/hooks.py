@@ -7,6 +7,7 @@ hothead are the drafter's classes touched, so an installed plugin that is off co
 
 import functools
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,19 @@ import torch
 from torch import Tensor
 
 from hothead.errors import InputError
+from hothead.tokenizer import load_tokenizer
 from hothead.vllm_plugin import guard, hooks_v2
 from hothead.vllm_plugin.drafter import HotDrafter
 from hothead.vllm_plugin.rows import RowSource
 from hothead.vllm_plugin.settings import Settings, read_settings
-from hothead.vllm_plugin.traffic import Collector, CounterFile, Reporter, TrafficRecorder, counter_file
+from hothead.vllm_plugin.traffic import (
+    Collector,
+    CounterFile,
+    Reporter,
+    TrafficRecorder,
+    counter_file,
+    save_what_is_left,
+)
 from hothead.vllm_plugin.vocabulary import make_vocab
 from hothead.vocab import DraftVocab
 
@@ -56,6 +65,7 @@ def _checked_config(original: Callable[..., Any], self: Any, *arguments: Any, **
     if settings is not None:
         guard.check_config(config)
         _try_vocab(settings, config)
+        _save_at_end(settings, config)
         from vllm.v1.metrics.loggers import PrometheusStatLogger
 
         wrap(PrometheusStatLogger, "__init__", _with_counters)
@@ -65,22 +75,31 @@ def _checked_config(original: Callable[..., Any], self: Any, *arguments: Any, **
 def _try_vocab(settings: Settings, config: Any) -> None:
     """Make the vocabulary once before any worker does, so that a wrong file ends the start at once."""
     make_vocab(settings, config.model_config.get_vocab_size(), _tokenizer(config))
+
+
+def _save_at_end(settings: Settings, config: Any) -> None:
+    """See to it that counts are saved when the server ends, however its engines do; a wrong file ends the start."""
+    first, count = config.parallel_config.data_parallel_index, config.parallel_config.data_parallel_size
+    engines: dict[Path, TrafficRecorder | None]
+    engines = {counter_file(config.instance_id, engine): None for engine in range(first, first + count)}
     if settings.record_counts is not None:
         if config.model_config.skip_tokenizer_init:
             raise InputError("record_counts writes a ranking, which needs the tokenizer; leave skip_tokenizer_init off")
-        TrafficRecorder(_record_path(settings, config), config.model_config.tokenizer)
+        tokenizer = load_tokenizer(config.model_config.tokenizer)
+        for engine, file in enumerate(engines, first):
+            engines[file] = TrafficRecorder(_record_path(settings, engine), tokenizer)
+    Finalize(None, save_what_is_left, (engines,), exitpriority=0)
 
 
 def _tokenizer(config: Any) -> str | None:
     return None if config.model_config.skip_tokenizer_init else config.model_config.tokenizer
 
 
-def _record_path(settings: Settings, config: Any) -> Path:
+def _record_path(settings: Settings, engine: int) -> Path:
     """Data-parallel engines each keep a file of their own; ``hothead rank merge`` adds them up."""
     assert settings.record_counts is not None
-    rank = config.parallel_config.data_parallel_rank
     path = settings.record_counts
-    return path if rank == 0 else path.with_name(f"{path.stem}.{rank}{path.suffix}")
+    return path if engine == 0 else path.with_name(f"{path.stem}.{engine}{path.suffix}")
 
 
 def _with_counters(
@@ -276,10 +295,11 @@ def _reporter(hot: HotDrafter, settings: Settings, config: Any) -> Reporter | No
 
     if get_tensor_model_parallel_rank() != 0:
         return None
-    file = CounterFile(counter_file(config.instance_id, config.parallel_config.data_parallel_rank))
+    engine = config.parallel_config.data_parallel_index  # vLLM calls every rank 0 where the model is dense
     recorder = None
     if settings.record_counts is not None:
-        recorder = TrafficRecorder(_record_path(settings, config), config.model_config.tokenizer)
+        recorder = TrafficRecorder(_record_path(settings, engine), load_tokenizer(config.model_config.tokenizer))
+    file = CounterFile(counter_file(config.instance_id, engine), 0 if hot.emitted is None else len(hot.emitted))
     return Reporter(hot, file, recorder, envs.VLLM_LOG_STATS_INTERVAL, init_logger("vllm.hothead"))
 
 

@@ -1,13 +1,14 @@
 """What the traffic did to the vocabulary: counters for Prometheus and the log, and a ranking of what was emitted.
 
-The counts arise in the worker, the metrics endpoint is in the API server. They share a file of four numbers; a
-collector reads it whenever Prometheus asks. No text and no order of tokens is kept anywhere.
+The counts arise in the worker, the metrics endpoint is in the API server. They share a file of numbers; a collector
+reads it whenever Prometheus asks. vLLM kills its workers when it is stopped, and the file outlives them: the process
+that started them saves from it what they could not. No text and no order of tokens is kept anywhere.
 """
 
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from hothead.errors import InputError, TokenizerMismatch
 from hothead.ranking.counts import Counts
 from hothead.ranking.ranking import Source, TokenRanking
-from hothead.tokenizer import fingerprint, load_tokenizer, tokenizer_size
+from hothead.tokenizer import Tokenizer, fingerprint, tokenizer_size
 from hothead.vllm_plugin.drafter import COUNTERS, HotDrafter
 
 SAVE_EVERY_S = 30.0
@@ -36,32 +37,41 @@ def counter_file(instance_id: str, engine: int) -> Path:
 
 
 class CounterFile:
-    """Four int64 in a file that another process reads while they change."""
+    """int64 in a file that another process reads while they change: the four counters, then ``emitted``.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        vocab_size: length of ``emitted``; 0 where nothing is recorded.
+    """
+
+    def __init__(self, path: Path, vocab_size: int = 0) -> None:
         self.path = path
         path.unlink(missing_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)  # never through somebody's link
-        os.write(handle, np.zeros(len(COUNTERS), dtype=np.int64).tobytes())
+        os.ftruncate(handle, 8 * (len(COUNTERS) + vocab_size))
         os.close(handle)
-        self._values = np.memmap(path, dtype=np.int64, mode="r+", shape=(len(COUNTERS),))
+        self._values = np.memmap(path, dtype=np.int64, mode="r+", shape=(len(COUNTERS) + vocab_size,))
 
-    def write(self, values: np.ndarray) -> None:
-        self._values[:] = values
+    def write(self, counters: np.ndarray, emitted: np.ndarray | None = None) -> None:
+        self._values[: len(COUNTERS)] = counters
+        if emitted is not None:
+            self._values[len(COUNTERS) :] = emitted
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def read_counters(path: Path) -> dict[str, int]:
-    """The counters of one engine by name; zeros before its worker has started."""
+def _read(path: Path) -> np.ndarray:
+    """What a counter file holds; zeros, and nothing emitted, before its worker has started."""
     try:
         values = np.frombuffer(path.read_bytes(), dtype=np.int64)
     except OSError:
         values = np.zeros(0, dtype=np.int64)
-    if len(values) != len(COUNTERS):
-        values = np.zeros(len(COUNTERS), dtype=np.int64)
-    return {name: int(value) for name, value in zip(COUNTERS, values, strict=True)}
+    return values if len(values) >= len(COUNTERS) else np.zeros(len(COUNTERS), dtype=np.int64)
+
+
+def read_counters(path: Path) -> dict[str, int]:
+    """The counters of one engine by name; zeros before its worker has started."""
+    return dict(zip(COUNTERS, _read(path)[: len(COUNTERS)].tolist(), strict=True))
 
 
 class Collector:
@@ -95,16 +105,16 @@ class TrafficRecorder:
 
     Args:
         path: the ranking; an existing one of the same tokenizer is added to.
-        tokenizer: where the target's tokenizer is.
+        tokenizer: the target's.
 
     Raises:
         InputError: the file is there and is something else.
         TokenizerMismatch: it is of another tokenizer.
     """
 
-    def __init__(self, path: Path, tokenizer: str) -> None:
+    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
         self.path = path
-        self._tokenizer = load_tokenizer(tokenizer)
+        self._tokenizer = tokenizer
         self._size = tokenizer_size(self._tokenizer)
         self._before: TokenRanking | None = None
         self._saved = 0
@@ -129,6 +139,18 @@ class TrafficRecorder:
         self._saved = total
 
 
+def save_what_is_left(engines: Mapping[Path, TrafficRecorder | None]) -> None:
+    """When a server ends: save the counts of engines that were killed before they could, and take their files away.
+
+    Args:
+        engines: what records for each counter file; an engine that ended by itself has left none.
+    """
+    for path, recorder in engines.items():
+        if recorder is not None:
+            recorder.save(_read(path)[len(COUNTERS) :])
+        path.unlink(missing_ok=True)
+
+
 class Reporter:
     """Carries a drafter's counters from its device to file, log and ranking; call :meth:`tick` once a step."""
 
@@ -140,6 +162,7 @@ class Reporter:
         self._recorder = recorder
         self._log_every_s = log_every_s
         self._log = log
+        self._emitted: np.ndarray | None = None
         self._logged = np.zeros(len(COUNTERS), dtype=np.int64)
         now = time.monotonic()
         self._read_at, self._logged_at, self._saved_at = 0.0, now, now
@@ -152,14 +175,21 @@ class Reporter:
         if now - self._read_at < self._read_every_s:
             return
         self._read_at = now
-        values = self._drafter.counters.cpu().numpy()
-        self._file.write(values)
+        values = self._read()
         if now - self._logged_at >= self._log_every_s:
             self._logged_at = now
             self._log_line(values)
         if now - self._saved_at >= SAVE_EVERY_S:
             self._saved_at = now
             self._save()
+
+    def _read(self) -> np.ndarray:
+        """Bring the counters, int64 [4], and the counts here, and share them."""
+        values = self._drafter.counters.cpu().numpy()
+        if self._drafter.emitted is not None:
+            self._emitted = self._drafter.emitted.cpu().numpy()
+        self._file.write(values, self._emitted)
+        return values
 
     def _log_line(self, values: np.ndarray) -> None:
         new = dict(zip(COUNTERS, (values - self._logged).tolist(), strict=True))
@@ -177,14 +207,15 @@ class Reporter:
         )
 
     def _save(self) -> None:
-        if self._recorder is None or self._drafter.emitted is None:
+        if self._recorder is None or self._emitted is None:
             return
         try:
-            self._recorder.save(self._drafter.emitted.cpu().numpy())
+            self._recorder.save(self._emitted)
         except InputError as error:  # a full disk is no reason to stop serving
             self._log.warning("hothead: %s", error)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Save the last counts and take the counter file away."""
+        self._read()
         self._save()
         self._file.remove()
