@@ -31,11 +31,12 @@ $hothead compare $models --ranking out/gsm8k_ranking.safetensors --size 2048 --s
   --prompts out/out_of_domain_prompts.jsonl --max-new-tokens 128 \
   --methods plain,full,static,dynamic -o results/out_of_domain_2048_bf16.jsonl
 
-# 4. The same text? Float32, where nothing counts as a tie; the prompts of 1. Times do not matter here, so each half of
-#    the prompts has a process and a core.
+# 4. The same text? Float32, where nothing counts as a tie; 10 prompts of each group. Times do not matter here, so each
+#    half of the prompts has a process and a core.
 for half in 0 1; do
   $python runs/measure_demo_draft/subset.py "$spec_bench" --per-group 10 --half $half -o out/half_$half.jsonl
-  OMP_NUM_THREADS=1 $hothead compare $models $hot --prompts out/half_$half.jsonl --max-new-tokens 128 --dtype float32 \
-    --threads 1 --methods plain,full,static,dynamic -o results/equality_float32_$half.jsonl &
+  OMP_NUM_THREADS=1 $hothead compare $models --ranking $draft/ranking.safetensors --size 8192 --slots 512 \
+    --prompts out/half_$half.jsonl --max-new-tokens 128 --dtype float32 --threads 1 \
+    --methods plain,full,static,dynamic -o results/equality_float32_$half.jsonl &
 done
 wait

@@ -6,6 +6,7 @@ from pathlib import Path
 from layout import MISSING, between, shown, table
 from published import SPEED_ON, TIMES_PLAIN
 
+from hothead.bench.methods import parse_method
 from hothead.bench.schema import PLAIN, Results, read_results
 from hothead.bench.summary import GroupSummary, summarize
 from hothead.report.compare import breakdown_table, headline, remarks, speed_table
@@ -70,12 +71,12 @@ def _details(found: Results, summaries: Sequence[GroupSummary]) -> list[str]:
 
 
 def draft_step(overall: GroupSummary, num_steps: int) -> str:
-    """What drafting one token costs: the layer and the head, once each."""
+    """What drafting one token costs with chains of ``num_steps``: the layer and the head, once each."""
     steps = {
         method.method: method.ms_per_round["draft_steps"] / max(1, num_steps - 1)
         + method.ms_per_round["draft_head"] / num_steps
         for method in overall.methods
-        if method.method != PLAIN
+        if method.method != PLAIN and parse_method(method.method).shape is None  # chains of num_steps
     }
     first = next(iter(steps.values()))
     parts = [f"{name} {ms:.2f} ms ({ms / first:.2f})" for name, ms in steps.items()]

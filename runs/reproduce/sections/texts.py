@@ -41,13 +41,16 @@ def where_bfloat16_parts(results: Path) -> Sequence[str]:
     if not path.exists():
         return ()
     answers = read_results(path).answers
-    parted = [answer for answer in answers if answer.difference is not None]
+    parted, counts = [answer for answer in answers if answer.difference is not None], count_equality(answers)
     if not parted:
-        return ()
+        return (
+            "## The same text, bfloat16",
+            f"`results/{BFLOAT16}`. With compiled layers {counts.equal} of {counts.compared} answers are plain "
+            "decoding's token by token: a pass gives the same bits however many tokens it has.",
+        )
     gaps = [abs(gap) for answer in parted for gap in _gaps(answer) if gap is not None]
     listed = [answer for answer in parted if (answer.method, answer.repeat) == (DYNAMIC, 0)]
     columns = ("prompt", "turn", "verdict", "position", "gap, plain's passes", "gap, its own", "tie below")
-    counts = count_equality(answers)
     return (
         "## Where bf16 parts from plain decoding",
         f"`results/{BFLOAT16}`. {counts.equal} of {counts.compared} answers are plain decoding's, {counts.tied} leave "
