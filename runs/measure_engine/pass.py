@@ -86,7 +86,9 @@ def measure(args: Any) -> dict[str, Any]:
             for mode, target in targets.items()
         }
         layers = targets["eager"]._body._layers
-        weights = sum(p.numel() for layer in layers for p in linears_of(layer)) + targets["eager"].lm_head.weight.numel()
+        weights = (
+            sum(p.numel() for layer in layers for p in linears_of(layer)) + targets["eager"].lm_head.weight.numel()
+        )
         buffer = torch.ones(weights // 2)  # float32: the bytes of the bfloat16 weights
 
         def read() -> None:
