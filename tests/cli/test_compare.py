@@ -84,7 +84,7 @@ def test_a_result_file_is_continued_shown_and_plotted(compare: Run, run_cli: Run
 
 def test_a_profile_has_the_parts_of_a_round_and_a_trace(compare: Run, run_cli: Run, tmp_path: Path) -> None:
     path, trace = tmp_path / "r.jsonl", tmp_path / "trace.json"
-    outcome = compare("--profile", str(trace), "-o", str(path), "--json")
+    outcome = compare("--profile", str(trace), "-o", str(path), "--engine-mode", "eager", "--json")
     assert outcome.status == 0, outcome.err
     assert f"{trace}: " in outcome.err
     found = json.loads(outcome.out)
@@ -114,13 +114,14 @@ def test_a_profile_has_the_parts_of_a_round_and_a_trace(compare: Run, run_cli: R
     assert "target verify" not in shown.out
     assert "; profiled" in shown.out
     assert run_cli("compare", "show", str(path), "--plot", str(tmp_path / "p.svg")).status == 0
-    refused = compare("-o", str(path))
+    refused = compare("-o", str(path), "--engine-mode", "eager")
     assert refused.status == 2
     assert "settings.profiled was True and is False now" in refused.err
 
 
 def test_a_profile_says_what_it_cost_and_its_file_is_checked_first(compare: Run, tmp_path: Path) -> None:
-    outcome = compare("--profile", str(tmp_path / "t.json.gz"), "--per-group", "1", "--methods", "plain,static")
+    arguments = ("--profile", str(tmp_path / "t.json.gz"), "--per-group", "1", "--methods", "plain,static")
+    outcome = compare(*arguments, "--engine-mode", "eager")
     assert outcome.status == 0, outcome.err
     assert "Taking these times adds up to" in outcome.out
     assert "target attention" in outcome.out

@@ -162,7 +162,7 @@ def test_the_toy_draft_is_loadable_on_its_own(toy_files: ToyFiles) -> None:
 
 
 def test_a_profile_is_a_trace_and_a_table(run_cli: Run, toy_files: ToyFiles, tmp_path: Path) -> None:
-    options = [*toy_files.engine_options, "-n", "20", "--profile", str(tmp_path / "t.json")]
+    options = [*toy_files.engine_options, "--engine-mode", "eager", "-n", "20", "--profile", str(tmp_path / "t.json")]
     outcome = run_cli("generate", *options, "Hi.")
     assert outcome.status == 0, outcome.err
     assert outcome.out == run_cli("generate", *toy_files.engine_options, "-n", "20", "Hi.").out
