@@ -70,7 +70,9 @@ def running(
         try:
             yield process
         finally:
-            for sign in (signal.SIGINT, signal.SIGKILL):
+            # A shell's background job ignores SIGINT, and its children with it.
+            ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            for sign in (signal.SIGTERM if ignores else signal.SIGINT, signal.SIGKILL):
                 try:
                     os.killpg(process.pid, signal.SIGCONT)  # it may be asleep
                     os.killpg(process.pid, sign)

@@ -88,7 +88,7 @@ class FusedLayer:
         compiled: keep the weights as ``layer.cpp`` reads them; see :class:`CompiledLayers`.
 
     Raises:
-        InputError: it cannot be compiled (see ``native.py``).
+        InputError: it cannot be compiled (see ``hothead.native``).
     """
 
     def __init__(self, layer: Any, *, compiled: bool = False) -> None:
@@ -164,7 +164,7 @@ class CompiledLayers:
         norm: None for none.
 
     Raises:
-        InputError: it cannot be compiled (see ``native.py``).
+        InputError: it cannot be compiled (see ``hothead.native``).
     """
 
     def __init__(self, layers: Sequence[FusedLayer], norm: "RMSNorm | None" = None) -> None:

@@ -41,7 +41,7 @@ class CausalLM:
     Args:
         model: loaded; its linears are packed in place.
         fuse: False keeps transformers' own layers in any case.
-        compiled: run fused layers through ``layer.cpp`` (see ``native.py``); other layers stay as they are.
+        compiled: run fused layers through ``layer.cpp`` (see ``hothead.native``); other layers stay as they are.
 
     Attributes:
         is_fused, is_compiled: how the body runs.

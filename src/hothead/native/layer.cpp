@@ -4,7 +4,7 @@
 // lies between them is a few thousand numbers, which a plain loop passes in a microsecond and a chain of torch operations
 // in a hundred. One team of threads goes through a whole pass, each with its share of every phase. Everything about a
 // token is computed in the same order however many tokens a pass has, so verifying five gives the same bits as decoding
-// them one by one. Built by native.py with the user's compiler.
+// them one by one. Built by __init__.py with the user's compiler.
 
 #include <ATen/ATen.h>
 #include <torch/custom_class.h>
