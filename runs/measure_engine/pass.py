@@ -87,7 +87,8 @@ def measure(args: Any) -> dict[str, Any]:
         }
         layers = targets["eager"]._body._layers
         weights = (
-            sum(p.numel() for layer in layers for p in linears_of(layer)) + targets["eager"].lm_head.weight.numel()
+            sum(p.in_features * p.out_features for layer in layers for p in linears_of(layer))
+            + targets["eager"].lm_head.weight.numel()
         )
         buffer = torch.ones(weights // 2)  # float32: the bytes of the bfloat16 weights
 
@@ -103,8 +104,7 @@ def measure(args: Any) -> dict[str, Any]:
             for layer in layers:
                 qkv = layer._qkv(x)
                 x = layer._out.add_to(x, qkv[:, : layer._out.in_features])
-                gate_up = layer._gate_up(x)
-                x = layer._down.add_to(x, gate_up[:, : layer._down.in_features])
+                x = layer._down.add_to(x, layer._gate(x))
             targets["eager"].logits(x)
 
         def draft_step(mode: str, name: str) -> None:
@@ -133,8 +133,8 @@ def measure(args: Any) -> dict[str, Any]:
 
 
 def linears_of(layer: Any) -> list[Any]:
-    """The packed weights of a fused layer."""
-    return [layer._qkv.weight, layer._out.weight, layer._gate_up.weight, layer._down.weight]
+    """The products of a fused layer."""
+    return [layer._qkv, layer._out, layer._gate._gate_up, layer._down]
 
 
 def table(document: dict[str, Any]) -> str:

@@ -123,7 +123,10 @@ class HotHead:
     def _slot_product(self) -> PackedLinear:
         # A packed copy does not see writes: it is made anew after some, which costs less than one plain product.
         if self._slots is None:
-            self._slots = self.lm_head.linear(self._slot_weight[: self.num_slots], self._slot_bias[: self.num_slots])
+            linear, count = self.lm_head.linear, self.num_slots
+            self._slots = linear(
+                self._slot_weight[:count], self._slot_bias[:count], pack=linear.packs_written_rows
+            )
         return self._slots
 
     def _forget_packed_slots(self) -> None:

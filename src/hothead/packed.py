@@ -35,6 +35,8 @@ class PackedLinear(nn.Module):
         pack: False keeps the row-major weight, for one that will be used only a few times.
     """
 
+    packs_written_rows = True  # whether packing rows anew after every write pays
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape

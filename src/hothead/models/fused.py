@@ -7,7 +7,7 @@ its logits when a target is loaded, and what is not known to fit stays with tran
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,11 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Mod
 from hothead.models.attention import attend
 from hothead.models.cache import KVCache
 from hothead.models.window import Window
-from hothead.native import COMPILED_ROWS, NativeLinear, native_classes
+from hothead.native import COMPILED_ROWS, NativeGate, NativeLinear, native_classes
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
 
+Kind = TypeVar("Kind", bound=PackedLinear)
 LAYERS = (LlamaDecoderLayer, Qwen2DecoderLayer)
 BODIES = (LlamaModel, Qwen2Model)
 
@@ -97,14 +98,13 @@ class FusedLayer:
         self._scale: float = attention.scaling
         self._heads: int = attention.q_proj.out_features // self._head_dim
         self._key_heads: int = attention.k_proj.out_features // self._head_dim
-        self._width: int = mlp.gate_proj.out_features
         is_identity = isinstance(layer.input_layernorm, nn.Identity)
         self._input_norm = None if is_identity else RMSNorm(layer.input_layernorm)
         kind = NativeLinear if compiled else PackedLinear
         self._qkv = _side_by_side(kind, attention.q_proj, attention.k_proj, attention.v_proj)
         self._out = _side_by_side(kind, attention.o_proj)
         self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
-        self._gate_up = _side_by_side(kind, mlp.gate_proj, mlp.up_proj)
+        self._gate = _native_gate(mlp) if compiled else Gate(mlp)
         self._down = _side_by_side(kind, mlp.down_proj)
 
     @property
@@ -114,13 +114,11 @@ class FusedLayer:
 
     def native(self) -> Any:
         """This layer in C++, on the same weights (``layer.cpp``)."""
-        linears = (self._qkv, self._out, self._gate_up, self._down)
         return native_classes().Layer(
             None if self._input_norm is None else self._input_norm.weight,
             self._mlp_norm.weight,
             self._mlp_norm.eps,
-            [linear.weight for linear in linears],
-            [linear.bias for linear in linears],
+            *(linear.blocks for linear in (self._qkv, self._out, self._gate.gate, self._gate.up, self._down)),
             self._heads,
             self._key_heads,
             self._head_dim,
@@ -152,8 +150,7 @@ class FusedLayer:
         with span(ATTENTION):
             attended = attend(query_key[:heads], keys, values, unseen, self._scale)
         x = self._out.add_to(x, attended.transpose(0, 1).to(x.dtype).reshape(n, heads * d))
-        gate_up = self._gate_up(self._mlp_norm(x))
-        return self._down.add_to(x, functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :])
+        return self._down.add_to(x, self._gate(self._mlp_norm(x)))
 
 
 class CompiledLayers:
@@ -212,6 +209,18 @@ class LoneLayer:
         return self._layer(x, rotation, cache, 0, unseen, attention_input)
 
 
+class Gate:
+    """``silu(gate(x)) * up(x)``, [n, H] -> [n, intermediate], of an MLP with these two projections."""
+
+    def __init__(self, mlp: Any) -> None:
+        self._width: int = mlp.gate_proj.out_features
+        self._gate_up = _side_by_side(PackedLinear, mlp.gate_proj, mlp.up_proj)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate_up = self._gate_up(x)
+        return functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :]
+
+
 class RMSNorm:
     """Root mean square norm with transformers' rounding: normalised in float32, scaled in the weight's dtype."""
 
@@ -260,7 +269,11 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin).to(x.dtype)
 
 
-def _side_by_side(kind: type[PackedLinear], *linears: nn.Linear) -> PackedLinear:
+def _native_gate(mlp: Any) -> NativeGate:
+    return NativeGate(_side_by_side(NativeLinear, mlp.gate_proj), _side_by_side(NativeLinear, mlp.up_proj))
+
+
+def _side_by_side(kind: type[Kind], *linears: nn.Linear) -> Kind:
     """One product for several that read the same input."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):

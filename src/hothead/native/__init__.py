@@ -22,9 +22,9 @@ from hothead.packed import PackedLinear, can_pack
 from hothead.spans import LINEARS, span
 
 ENGINE_MODES = ("auto", "eager", "compiled")
-COMPILED_ROWS = 32  # above this many tokens at a time the arithmetic counts, which oneDNN does better
+COMPILED_ROWS = 32  # tokens; attention of more goes to torch's kernel
 SOURCE = Path(__file__).with_name("layer.cpp")
-HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "products.h"))
+HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "lanes.h", "products.h"))
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-w")
 
 
@@ -126,18 +126,58 @@ def argmax(logits: Tensor) -> Tensor:
 
 
 class NativeLinear(PackedLinear):
-    """``x @ weight.T + bias`` by ``layer.cpp`` for up to ``COMPILED_ROWS`` rows of x, on the row-major weight itself.
+    """``x @ weight.T + bias`` by ``products.h``: on a copy of the weight in blocks, or on the rows themselves.
 
-    Writes to the weight are seen. Every row of the result has the same bits whatever the other rows are, which oneDNN's
-    products do not promise.
+    Every row of the result has the same bits whatever the other rows are, which oneDNN's products do not promise.
+
+    Attributes:
+        blocks: the packed weight, as ``layer.cpp`` takes it; None if it is not packed.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = False) -> None:
+    packs_written_rows = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         super().__init__(weight.contiguous(), bias, pack=False)
-        native_classes()  # their library defines the product
+        self.is_packed = pack
+        self.blocks: Any = None
+        if pack:
+            self.blocks = native_classes().Linear(self.weight, self.bias)
+            self.weight = self.weight.new_empty(0)
+        else:
+            native_classes()  # their library defines the product
+
+    def reload(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """As :meth:`PackedLinear.reload`."""
+        if not self.is_packed:
+            return super().reload(weight, bias)
+        self.bias = bias
+        self.blocks = native_classes().Linear(weight.detach().contiguous(), bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] > COMPILED_ROWS:
-            return super().forward(x)
+        """[n, in] -> [n, out]."""
         with span(LINEARS):
-            return torch.ops.hothead.linear(x, self.weight, self.bias)
+            if self.is_packed:
+                return self.blocks.forward(x, None)
+            return torch.ops.hothead.rows_linear(x, self.weight, self.bias)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """``residual + self(x)``, added before the result is rounded."""
+        if not self.is_packed:
+            return residual + self(x)
+        with span(LINEARS):
+            return self.blocks.forward(x, residual)
+
+
+class NativeGate:
+    """``silu(gate(x)) * up(x)`` by ``products.h``: [n, in] -> [n, out].
+
+    Args:
+        gate, up: packed, of the same shape.
+    """
+
+    def __init__(self, gate: NativeLinear, up: NativeLinear) -> None:
+        self.gate, self.up = gate, up
+
+    def __call__(self, x: Tensor) -> Tensor:
+        with span(LINEARS):
+            return self.gate.blocks.gated(x, self.up.blocks)

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "lanes.h"
+
 namespace {
 
 constexpr float kUnseen = -1e30f;
@@ -24,9 +26,6 @@ void rotate(const T* x, const float* cos, const float* sin, int64_t d, float sca
     to[c + half] = (float(x[c + half]) * cos[c + half] + float(x[c]) * sin[c + half]) * scale;
   }
 }
-
-constexpr int64_t kLanes = 16;
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
 
 // Halves the partial sums that each vector holds: those of a's, then those of b's, `kSpan` lanes each.
 template <int64_t kSpan, std::size_t... l>

@@ -35,13 +35,16 @@ struct Between {
 };
 
 struct Layer : torch::CustomClassHolder {
-  Layer(const OptionalTensor& input_norm, Tensor mlp_norm, double eps, std::vector<Tensor> weights,
-        std::vector<OptionalTensor> biases, int64_t heads, int64_t key_heads, int64_t dim, double scale)
+  using Product = c10::intrusive_ptr<Linear>;
+
+  Layer(const OptionalTensor& input_norm, Tensor mlp_norm, double eps, Product qkv, Product out, Product gate,
+        Product up, Product down, int64_t heads, int64_t key_heads, int64_t dim, double scale)
       : mlp_norm_{std::move(mlp_norm), float(eps)},
-        qkv_{weights[0], biases[0]},
-        out_{weights[1], biases[1]},
-        gate_up_{weights[2], biases[2]},
-        down_{weights[3], biases[3]},
+        qkv_(std::move(qkv)),
+        out_(std::move(out)),
+        gate_(std::move(gate)),
+        up_(std::move(up)),
+        down_(std::move(down)),
         heads_(heads),
         key_heads_(key_heads),
         dim_(dim),
@@ -62,26 +65,26 @@ struct Layer : torch::CustomClassHolder {
       (*input_norm_)(x, 0, n, normed.data());
       input = normed.data();
     }
-    qkv_(member, input, n, static_cast<const T*>(nullptr), between.qkv.data());
+    qkv_->run(member, input, n, static_cast<const T*>(nullptr), between.qkv.data());
     member.meet();
     rotate_all(member, place, keys, values, between);
     member.meet();
     attend_all(member, place, keys, values, between);
     member.meet();
-    out_(member, between.attended.data(), n, x, x);
+    out_->run(member, between.attended.data(), n, x, x);
     member.meet();
     mlp_norm_(x, 0, n, normed.data());
-    gate_up_.gated(member, normed.data(), n, between.gated.data());
+    gate_->run_gated(member, *up_, normed.data(), n, between.gated.data());
     member.meet();
-    down_(member, between.gated.data(), n, x, x);
+    down_->run(member, between.gated.data(), n, x, x);
     member.meet();
   }
 
   template <typename T>
   void make_room(int64_t n, Between<T>& between) const {
-    between.qkv.resize(n * qkv_.out());
+    between.qkv.resize(n * qkv_->outs);
     between.attended.resize(n * heads_ * dim_);
-    between.gated.resize(n * gate_up_.out() / 2);
+    between.gated.resize(n * gate_->outs);
     between.queries.resize(n * heads_ * dim_);
   }
 
@@ -93,7 +96,7 @@ struct Layer : torch::CustomClassHolder {
     const auto [begin, end] = member.share(n * rows);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t i = row / rows, h = row % rows;
-      const T* from = between.qkv.data() + i * qkv_.out() + h * d;
+      const T* from = between.qkv.data() + i * qkv_->outs + h * d;
       const float *cos = place.cos + i * d, *sin = place.sin + i * d;
       if (h < heads_) {
         rotate(from, cos, sin, d, scale_, between.queries.data() + (h * n + i) * d);
@@ -133,7 +136,7 @@ struct Layer : torch::CustomClassHolder {
 
   std::optional<Norm> input_norm_;
   Norm mlp_norm_;
-  Linear qkv_, out_, gate_up_, down_;
+  Product qkv_, out_, gate_, up_, down_;
   int64_t heads_, key_heads_, dim_;
   float scale_;
 };
@@ -220,13 +223,18 @@ Tensor argmax(const Tensor& input) {
 }  // namespace
 
 TORCH_LIBRARY(hothead, m) {
+  m.class_<Linear>("Linear")
+      .def(torch::init<Tensor, OptionalTensor>())
+      .def("forward", &Linear::forward)
+      .def("gated", &Linear::gated);
+  using Product = Layer::Product;
   m.class_<Layer>("Layer")
-      .def(torch::init<OptionalTensor, Tensor, double, std::vector<Tensor>, std::vector<OptionalTensor>, int64_t,
-                       int64_t, int64_t, double>());
+      .def(torch::init<OptionalTensor, Tensor, double, Product, Product, Product, Product, Product, int64_t, int64_t,
+                       int64_t, double>());
   m.class_<Layers>("Layers")
       .def(torch::init<OptionalTensor, double>())
       .def("add", &Layers::add)
       .def("forward", &Layers::forward);
-  m.def("linear", &linear);
+  m.def("rows_linear", &rows_linear);
   m.def("argmax", &argmax);
 }

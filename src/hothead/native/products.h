@@ -4,27 +4,33 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <omp.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
+#include "lanes.h"
+
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kBlock = 64;        // values that are computed together between products
-constexpr int64_t kRows = 12;         // rows of input that share one reading of the weights
-constexpr int64_t kSums = 24;         // sums that the registers hold
-constexpr int64_t kAhead = 4096;      // values that memory is asked for in advance
-constexpr int64_t kParallel = 16384;  // values below which a second thread costs more than it saves
+constexpr int64_t kBlock = 2 * kLanes;  // outputs that are computed together
+#ifdef __AVX512F__
+constexpr int64_t kRows = 12;  // rows of input that share one reading of a block: what the registers hold
+#else
+constexpr int64_t kRows = 3;
+#endif
+constexpr int64_t kAhead = 8192;      // bytes that memory is asked for in advance
+constexpr int64_t kParallel = 16384;  // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
 struct Member {
@@ -50,138 +56,215 @@ void together(bool is_worth_it, const Work& work) {
   work(Member{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-// Products of kOut rows of weights with kN rows of x, all `width` long. Each sum is its own and taken in one order
-// whatever kN and kOut are: a pass over several tokens gives the bits that one token at a time would give.
-template <int64_t kN, int64_t kOut, typename T>
-void dots(const T* const* rows, const T* __restrict x, int64_t width, float* __restrict sums) {
+// Call `work(T())` with the tensor's dtype.
+template <typename Work>
+auto with_dtype(const Tensor& x, const Work& work) {
+  return x.scalar_type() == at::kFloat ? work(float()) : work(at::BFloat16());
+}
+
+// A lane is four bytes: one float32 input's weight for one output, or two bfloat16 inputs' weights.
+template <typename T>
+constexpr int64_t kPerLane = sizeof(float) / sizeof(T);
+
+// sum += the products of each lane's weights with the inputs in `word`.
+template <typename T>
+void add_products(Lanes& sum, const Words& weights, uint32_t word) {
+  if constexpr (kPerLane<T> == 1) {
+    float input;
+    std::memcpy(&input, &word, sizeof(input));
+    sum += (Lanes)weights * input;
+  } else {
 #ifdef __AVX512BF16__
-  if constexpr (std::is_same_v<T, at::BFloat16>) {
-    __m512 totals[kOut * kN];  // in registers, if every loop over them is unrolled
-#pragma GCC unroll 24
-    for (int64_t t = 0; t < kOut * kN; ++t) totals[t] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < width; j += 32) {
-      const __mmask32 some = width - j < 32 ? (__mmask32(1) << (width - j)) - 1 : ~__mmask32(0);
-      __m512bh weights[kOut];
-#pragma GCC unroll 4
-      for (int64_t o = 0; o < kOut; ++o) {
-        weights[o] = (__m512bh)_mm512_maskz_loadu_epi16(some, rows[o] + j);
-        __builtin_prefetch(rows[o] + j + kAhead, 0, 2);
-      }
-#pragma GCC unroll 12
-      for (int64_t i = 0; i < kN; ++i) {
-        const __m512bh inputs = (__m512bh)_mm512_maskz_loadu_epi16(some, x + i * width + j);
-#pragma GCC unroll 4
-        for (int64_t o = 0; o < kOut; ++o)
-          totals[o * kN + i] = _mm512_dpbf16_ps(totals[o * kN + i], weights[o], inputs);
-      }
-    }
-#pragma GCC unroll 24
-    for (int64_t t = 0; t < kOut * kN; ++t) sums[t] = _mm512_reduce_add_ps(totals[t]);
-    return;
-  }
+    sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(int32_t(word)));
+#else
+    const uint32_t halves[2] = {word << 16, word & 0xffff0000u};  // a bfloat16 is the upper half of a float32
+    float inputs[2];
+    std::memcpy(inputs, halves, sizeof(inputs));
+    sum += (Lanes)(weights << 16) * inputs[0];
+    sum += (Lanes)(weights & 0xffff0000u) * inputs[1];
 #endif
-  for (int64_t o = 0; o < kOut; ++o)
+  }
+}
+
+// sums [kN, kBlock] = kN rows of x, `width` long, times one block of weights [width / kPerLane, kBlock, kPerLane]. A sum
+// has a lane of its own and is taken in one order whatever kN is: a pass over several tokens gives the bits that one
+// token at a time would give.
+template <int64_t kN, typename T>
+void block_product(const T* __restrict weights, const T* __restrict x, int64_t width, float (*__restrict sums)[kBlock]) {
+  Lanes totals[kN][2] = {};  // in registers, if every loop over them is unrolled
+  const auto step = [&](const T* w, const T* from, int64_t inputs) {
+    const Words left = *(const Words*)w, right = *(const Words*)(w + kLanes * kPerLane<T>);
+    __builtin_prefetch((const char*)w + kAhead, 0, 2);
+    __builtin_prefetch((const char*)w + kAhead + sizeof(Words), 0, 2);
+#pragma GCC unroll 12
     for (int64_t i = 0; i < kN; ++i) {
-      const T *w = rows[o], *from = x + i * width;
-      float total = 0;
-#pragma omp simd reduction(+ : total)
-      for (int64_t j = 0; j < width; ++j) total += float(w[j]) * float(from[j]);
-      sums[o * kN + i] = total;
+      uint32_t word = 0;
+      std::memcpy(&word, from + i * width, inputs * sizeof(T));
+      add_products<T>(totals[i][0], left, word);
+      add_products<T>(totals[i][1], right, word);
     }
-}
-
-// Products of n <= kN rows of x with weight rows begin..end: row(o) is where a row begins, take(o, sums [n]) takes its
-// products. As many rows at a time as there are registers, 4 at most and `step` at least.
-template <int64_t kN, int64_t kStep, typename T, typename Row, typename Take>
-void products(int64_t n, int64_t begin, int64_t end, const T* x, int64_t width, const Row& row, const Take& take) {
-  if (n < kN) {
-    if constexpr (kN > 1) products<kN - 1, kStep>(n, begin, end, x, width, row, take);
-    return;
-  }
-  constexpr int64_t kOut = std::max(kStep, std::min<int64_t>(4, kSums / kN / kStep * kStep));
-  const T* rows[kOut];
-  float sums[kOut * kN];
-  int64_t o = begin;
-  for (; o + kOut <= end; o += kOut) {
-    for (int64_t r = 0; r < kOut; ++r) rows[r] = row(o + r);
-    dots<kN, kOut>(rows, x, width, sums);
-    for (int64_t r = 0; r < kOut; r += kStep) take(o + r, sums + r * kN);
-  }
-  for (; o < end; o += kStep) {
-    for (int64_t r = 0; r < kStep; ++r) rows[r] = row(o + r);
-    dots<kN, kStep>(rows, x, width, sums);
-    take(o, sums);
+  };
+  int64_t j = 0;
+  for (; j + kPerLane<T> <= width; j += kPerLane<T>, weights += kBlock * kPerLane<T>) step(weights, x + j, kPerLane<T>);
+  if (j < width) step(weights, x + j, width - j);
+#pragma GCC unroll 12
+  for (int64_t i = 0; i < kN; ++i) {
+    *(Lanes*)sums[i] = totals[i][0];
+    *(Lanes*)(sums[i] + kLanes) = totals[i][1];
   }
 }
 
-struct Linear {
-  Tensor weight;  // [out, in], row-major
-  OptionalTensor bias;
+// The same for n <= kN rows.
+template <int64_t kN, typename T>
+void block_products(int64_t n, const T* weights, const T* x, int64_t width, float (*sums)[kBlock]) {
+  if (n == kN) return block_product<kN>(weights, x, width, sums);
+  if constexpr (kN > 1) block_products<kN - 1>(n, weights, x, width, sums);
+}
 
-  int64_t out() const { return weight.size(0); }
+// Call take(first, rows) for n rows of input in groups of nearly the same size, kRows at most.
+template <typename Take>
+void in_groups(int64_t n, const Take& take) {
+  const int64_t groups = (n + kRows - 1) / kRows;
+  for (int64_t g = 0; g < groups; ++g) take(n * g / groups, n * (g + 1) / groups - n * g / groups);
+}
 
-  // y [n, out] = x [n, in] times the weight, plus bias and residual [n, out] (which may be y), rounded once: this
+// A weight [outs, ins], kept in blocks that are read from one end to the other: [outs / kBlock, ins / kPerLane, kBlock,
+// kPerLane], with zeros behind the last output and input.
+struct Linear : torch::CustomClassHolder {
+  Linear(const Tensor& weight, const OptionalTensor& bias) : outs(weight.size(0)), ins(weight.size(1)), bias_(bias) {
+    const int64_t per_lane = sizeof(float) / weight.element_size();
+    const int64_t more_ins = (per_lane - ins % per_lane) % per_lane, more_outs = (kBlock - outs % kBlock) % kBlock;
+    blocks_ = at::constant_pad_nd(weight, {0, more_ins, 0, more_outs})
+                  .view({-1, kBlock, (ins + more_ins) / per_lane, per_lane})
+                  .transpose(1, 2)
+                  .contiguous();
+  }
+
+  // y [n, outs] = x [n, ins] times the weight, plus bias and residual [n, outs] (which may be y), rounded once: this
   // member's share.
   template <typename T>
-  void operator()(const Member& member, const T* x, int64_t n, const T* residual, T* y) const {
-    const int64_t width = weight.size(1), outs = out();
-    const T *w = weight.const_data_ptr<T>(), *b = bias ? bias->const_data_ptr<T>() : nullptr;
-    const auto [begin, end] = member.share(outs, 32);
-    for (int64_t first = 0; first < n; first += kRows) {
-      const int64_t rows = std::min(kRows, n - first);
-      products<kRows, 1>(
-          rows, begin, end, x + first * width, width, [=](int64_t o) { return w + o * width; },
-          [=](int64_t o, const float* sums) {
-            for (int64_t i = 0; i < rows; ++i) {
-              const int64_t at = (first + i) * outs + o;
-              y[at] = T(sums[i] + (b ? float(b[o]) : 0.0f) + (residual ? float(residual[at]) : 0.0f));
-            }
-          });
-    }
+  void run(const Member& member, const T* x, int64_t n, const T* residual, T* y) const {
+    const T* b = bias<T>();
+    const auto [begin, end] = member.share(outs, kBlock);
+    for (int64_t o = begin; o < end; o += kBlock)
+      in_groups(n, [&](int64_t first, int64_t rows) {
+        float sums[kRows][kBlock];
+        product(o, x + first * ins, rows, sums);
+        const int64_t lanes = std::min(kBlock, outs - o);
+        for (int64_t i = 0; i < rows; ++i) {
+          const int64_t at = (first + i) * outs + o;
+#pragma omp simd
+          for (int64_t l = 0; l < lanes; ++l)
+            y[at + l] = T(sums[i][l] + (b ? float(b[o + l]) : 0.0f) + (residual ? float(residual[at + l]) : 0.0f));
+        }
+      });
   }
 
-  // y [n, out / 2] = silu(gate) * up of a weight whose first half is gate and whose second is up: this member's share.
+  // y [n, outs] = silu(x times this weight) * (x times `up`'s), each rounded as torch would: this member's share.
   template <typename T>
-  void gated(const Member& member, const T* x, int64_t n, T* y) const {
-    const int64_t width = weight.size(1), half = out() / 2;
-    const T *w = weight.const_data_ptr<T>(), *b = bias ? bias->const_data_ptr<T>() : nullptr;
-    const auto [begin, end] = member.share(half, kBlock);
-    float gates[kRows][kBlock], ups[kRows][kBlock];
-    for (int64_t first = 0; first < n; first += kRows)
-      for (int64_t at = begin; at < end; at += kBlock) {
-        const int64_t rows = std::min(kRows, n - first), some = std::min(kBlock, end - at);
-        products<kRows, 2>(  // gate and up of one output after the other
-            rows, 2 * at, 2 * (at + some), x + first * width, width,
-            [=](int64_t o) { return w + (o / 2 + o % 2 * half) * width; },
-            [&](int64_t o, const float* sums) {
-              for (int64_t i = 0; i < rows; ++i) {
-                gates[i][o / 2 - at] = sums[i] + (b ? float(b[o / 2]) : 0.0f);
-                ups[i][o / 2 - at] = sums[rows + i] + (b ? float(b[half + o / 2]) : 0.0f);
-              }
-            });
+  void run_gated(const Member& member, const Linear& up, const T* x, int64_t n, T* y) const {
+    const T *gate_bias = bias<T>(), *up_bias = up.bias<T>();
+    const auto [begin, end] = member.share(outs, kBlock);
+    for (int64_t o = begin; o < end; o += kBlock)
+      in_groups(n, [&](int64_t first, int64_t rows) {
+        float gates[kRows][kBlock], ups[kRows][kBlock];
+        product(o, x + first * ins, rows, gates);
+        up.product(o, x + first * ins, rows, ups);
+        const int64_t lanes = std::min(kBlock, outs - o);
         for (int64_t i = 0; i < rows; ++i) {
-          T* to = y + (first + i) * half + at;
+          T* to = y + (first + i) * outs + o;
 #pragma omp simd
-          for (int64_t j = 0; j < some; ++j) {
-            const float gate = float(T(gates[i][j]));
-            to[j] = T(float(T(gate / (1 + std::exp(-gate)))) * float(T(ups[i][j])));
+          for (int64_t l = 0; l < lanes; ++l) {
+            const float gate = float(T(gates[i][l] + (gate_bias ? float(gate_bias[o + l]) : 0.0f)));
+            const float value = float(T(ups[i][l] + (up_bias ? float(up_bias[o + l]) : 0.0f)));
+            to[l] = T(float(T(gate / (1 + std::exp(-gate)))) * value);
           }
         }
-      }
+      });
   }
+
+  // [n, ins] -> [n, outs], plus a residual [n, outs] if there is one.
+  Tensor forward(const Tensor& input, const OptionalTensor& residual) const {
+    const Tensor x = input.contiguous(), added = residual ? residual->contiguous() : Tensor();
+    Tensor y = at::empty({x.size(0), outs}, x.options());
+    with_dtype(x, [&](auto zero) {
+      using T = decltype(zero);
+      together(outs * ins > kParallel, [&](const Member& member) {
+        run(member, x.const_data_ptr<T>(), x.size(0), residual ? added.const_data_ptr<T>() : nullptr,
+            y.mutable_data_ptr<T>());
+      });
+    });
+    return y;
+  }
+
+  // [n, ins] -> [n, outs], as run_gated.
+  Tensor gated(const Tensor& input, const c10::intrusive_ptr<Linear>& up) const {
+    const Tensor x = input.contiguous();
+    Tensor y = at::empty({x.size(0), outs}, x.options());
+    with_dtype(x, [&](auto zero) {
+      using T = decltype(zero);
+      together(outs * ins > kParallel, [&](const Member& member) {
+        run_gated(member, *up, x.const_data_ptr<T>(), x.size(0), y.mutable_data_ptr<T>());
+      });
+    });
+    return y;
+  }
+
+  const int64_t outs, ins;
+
+ private:
+  template <typename T>
+  const T* bias() const {
+    return bias_ ? bias_->const_data_ptr<T>() : nullptr;
+  }
+
+  template <typename T>
+  void product(int64_t o, const T* x, int64_t rows, float (*sums)[kBlock]) const {
+    block_products<kRows>(rows, blocks_.const_data_ptr<T>() + o * blocks_.stride(0) / kBlock, x, ins, sums);
+  }
+
+  Tensor blocks_;
+  OptionalTensor bias_;
 };
 
-Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
+// x [n, ins] times row-major rows [outs, ins], plus bias: for the few rows that are written between two products. A sum
+// is taken in one order whatever n is.
+template <typename T>
+void rows_product(const Member& member, const T* x, int64_t n, const T* rows, const T* bias, int64_t outs, int64_t ins,
+                  T* y) {
+  const auto [begin, end] = member.share(outs, kBlock);
+  for (int64_t o = begin; o < end; ++o)
+    for (int64_t i = 0; i < n; ++i) {
+      const T *w = rows + o * ins, *from = x + i * ins;
+#ifdef __AVX512BF16__
+      if constexpr (kPerLane<T> == 2) {
+        __m512 totals = _mm512_setzero_ps();
+        for (int64_t j = 0; j < ins; j += kBlock) {
+          const __mmask32 some = ins - j < kBlock ? (__mmask32(1) << (ins - j)) - 1 : ~__mmask32(0);
+          totals = _mm512_dpbf16_ps(totals, (__m512bh)_mm512_maskz_loadu_epi16(some, w + j),
+                                    (__m512bh)_mm512_maskz_loadu_epi16(some, from + j));
+        }
+        y[i * outs + o] = T(_mm512_reduce_add_ps(totals) + (bias ? float(bias[o]) : 0.0f));
+        continue;
+      }
+#endif
+      float total = 0;
+#pragma omp simd reduction(+ : total)
+      for (int64_t j = 0; j < ins; ++j) total += float(w[j]) * float(from[j]);
+      y[i * outs + o] = T(total + (bias ? float(bias[o]) : 0.0f));
+    }
+}
+
+Tensor rows_linear(const Tensor& input, const Tensor& rows, const OptionalTensor& bias) {
   const Tensor x = input.contiguous();
-  const Linear product{weight, bias};
-  Tensor y = at::empty({x.size(0), product.out()}, x.options());
-  together(weight.numel() > kParallel, [&](const Member& member) {
-    if (x.scalar_type() == at::kFloat)
-      product(member, x.const_data_ptr<float>(), x.size(0), static_cast<const float*>(nullptr),
-              y.mutable_data_ptr<float>());
-    else
-      product(member, x.const_data_ptr<at::BFloat16>(), x.size(0), static_cast<const at::BFloat16*>(nullptr),
-              y.mutable_data_ptr<at::BFloat16>());
+  const int64_t outs = rows.size(0), ins = rows.size(1);
+  Tensor y = at::empty({x.size(0), outs}, x.options());
+  with_dtype(x, [&](auto zero) {
+    using T = decltype(zero);
+    together(rows.numel() > kParallel, [&](const Member& member) {
+      rows_product(member, x.const_data_ptr<T>(), x.size(0), rows.const_data_ptr<T>(),
+                   bias ? bias->const_data_ptr<T>() : nullptr, outs, ins, y.mutable_data_ptr<T>());
+    });
   });
   return y;
 }
