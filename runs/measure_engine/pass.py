@@ -85,7 +85,7 @@ def measure(args: Any) -> dict[str, Any]:
             for name, kind in kinds.items()
             for mode, target in targets.items()
         }
-        layers = targets["eager"]._body._layers
+        layers = targets["eager"]._body._layers._layers
         weights = (
             sum(p.in_features * p.out_features for layer in layers for p in linears_of(layer))
             + targets["eager"].lm_head.weight.numel()
@@ -104,7 +104,8 @@ def measure(args: Any) -> dict[str, Any]:
             for layer in layers:
                 qkv = layer._qkv(x)
                 x = layer._out.add_to(x, qkv[:, : layer._out.in_features])
-                x = layer._down.add_to(x, layer._gate(x))
+                gate_up = layer._gate_up(x)
+                x = layer._down.add_to(x, gate_up[:, : layer._down.in_features])
             targets["eager"].logits(x)
 
         def draft_step(mode: str, name: str) -> None:
@@ -134,7 +135,7 @@ def measure(args: Any) -> dict[str, Any]:
 
 def linears_of(layer: Any) -> list[Any]:
     """The products of a fused layer."""
-    return [layer._qkv, layer._out, layer._gate._gate_up, layer._down]
+    return [layer._qkv, layer._out, layer._gate_up, layer._down]
 
 
 def table(document: dict[str, Any]) -> str:

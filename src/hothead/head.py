@@ -124,9 +124,7 @@ class HotHead:
         # A packed copy does not see writes: it is made anew after some, which costs less than one plain product.
         if self._slots is None:
             linear, count = self.lm_head.linear, self.num_slots
-            self._slots = linear(
-                self._slot_weight[:count], self._slot_bias[:count], pack=linear.packs_written_rows
-            )
+            self._slots = linear(self._slot_weight[:count], self._slot_bias[:count], pack=linear.packs_written_rows)
         return self._slots
 
     def _forget_packed_slots(self) -> None:

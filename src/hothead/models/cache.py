@@ -1,4 +1,4 @@
-"""A KV cache that can forget: preallocated, appended to in place, cut back to the accepted length."""
+"""KV caches that can forget: preallocated, appended to in place, cut back to the accepted length."""
 
 import inspect
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+KEYS = 32  # kKeys of attention.h
 _GROWTH = 2  # a full buffer is replaced by one this many times as long
 
 
@@ -34,28 +35,17 @@ class _Layer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append [1, heads, n, head_dim] and return views of everything valid."""
-        start = self.length
-        keys, values = self.reserve(key_states.shape[2], key_states)
-        end = self.length
-        keys[:, :, start:end] = key_states
-        values[:, :, start:end] = value_states
-        return keys[:, :, :end], values[:, :, :end]
-
-    def reserve(self, n: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Count n more positions as valid and return the whole buffers, for the caller to fill these.
-
-        Args:
-            like: [1, heads, any, head_dim], the kind of what will be held.
-        """
         if not self.is_initialized:
-            self.lazy_initialization(like, like)
-        end = self.length + n
+            self.lazy_initialization(key_states, value_states)
+        start, end = self.length, self.length + key_states.shape[2]
         if end > self.capacity:
             self._grow(end)
-        self.length = end
         assert self.keys is not None
         assert self.values is not None
-        return self.keys, self.values
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _grow(self, needed: int) -> None:
         keys, values = self.keys, self.values
@@ -109,16 +99,6 @@ class KVCache(Cache):
         all_keys, all_values = self._layers[layer].update(keys[None], values[None])
         return all_keys[0], all_values[0]
 
-    def reserve(self, n: int, heads: int, head_dim: int) -> tuple[list[Tensor], list[Tensor], int]:
-        """Count n more positions of every layer as held, for the caller to fill.
-
-        Returns:
-            Each layer's keys and values, [1, heads, C, head_dim] each, and the first of the n positions.
-        """
-        start, like = self.length, torch.empty(1, heads, 0, head_dim, dtype=self.dtype)
-        keys, values = zip(*(layer.reserve(n, like) for layer in self._layers), strict=True)
-        return list(keys), list(values), start
-
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Of the positions from ``start`` on keep those at the ascending offsets in ``path``, moved together."""
         end = start + len(path)
@@ -133,6 +113,53 @@ class KVCache(Cache):
             raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
         for layer in self._layers:
             layer.length = length
+
+
+class BlockCache:
+    """One sequence's keys and values as compiled layers read them (``attention.h``), all layers together.
+
+    Keys stand in blocks of ``KEYS``, one beside the other, so that each has a lane of a vector: no sums across lanes.
+
+    Attributes:
+        keys: float32 [layers, heads, C / KEYS, head_dim, KEYS].
+        values: float32 [layers, heads, C, head_dim].
+        length: positions held.
+    """
+
+    def __init__(self, num_layers: int, heads: int, head_dim: int, capacity: int = 512) -> None:
+        blocks = -(-capacity // KEYS)
+        self.keys = torch.empty(num_layers, heads, blocks, head_dim, KEYS)
+        self.values = torch.empty(num_layers, heads, blocks * KEYS, head_dim)
+        self.length = 0
+
+    def reserve(self, n: int) -> int:
+        """Count n more positions as held, for the caller to fill; returns the first of them."""
+        start, self.length = self.length, self.length + n
+        if self.length > self.values.shape[2]:
+            layers, heads, old, head_dim = self.values.shape
+            grown = BlockCache(layers, heads, head_dim, max(self.length, _GROWTH * old))
+            grown.keys[:, :, : old // KEYS] = self.keys
+            grown.values[:, :, :old] = self.values
+            self.keys, self.values = grown.keys, grown.values
+        return start
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """As :meth:`KVCache.keep`."""
+        end = start + len(path)
+        if list(path) != list(range(len(path))):
+            old, new = torch.tensor(path) + start, torch.arange(start, end)
+            self.keys[:, :, new // KEYS, :, new % KEYS] = self.keys[:, :, old // KEYS, :, old % KEYS]
+            self.values[:, :, start:end] = self.values[:, :, old]
+        self.truncate(end)
+
+    def truncate(self, length: int) -> None:
+        """As :meth:`KVCache.truncate`."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
+        self.length = length
+
+
+AnyCache = KVCache | BlockCache
 
 
 def cache_argument(module: nn.Module) -> str:

@@ -17,8 +17,8 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 
 from hothead.errors import DraftMismatch
-from hothead.models.cache import KVCache
-from hothead.models.fused import LoneLayer, Rotary
+from hothead.models.fused import layers_class
+from hothead.models.layers import Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.vocab import DraftVocab
@@ -57,7 +57,6 @@ class EagleDraft:
         _check_sizes(config, target)
         layer_class, rotary_class = FAMILIES[config.model_type]
         # As for the target: see attention.py.
-        self._cache_dtype = torch.float32 if target.device.type == "cpu" else None
         self.lm_head = target.lm_head
         layer = layer_class(config, 0)
         layer.input_layernorm = nn.Identity()
@@ -70,14 +69,14 @@ class EagleDraft:
         dtype, device = target.dtype, target.device
         tensors = {name: value.to(device, dtype) for name, value in tensors.items()}
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
-        self._layer = LoneLayer(layer.to(device, dtype), compiled=target.is_compiled)
+        self._layers = layers_class(target.is_compiled)([layer.to(device, dtype)])
         self._rotary = Rotary(rotary_class(config).to(device))
         self._fc = target.lm_head.linear(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
         self.reset(512)
 
     def reset(self, capacity: int) -> None:
-        self._cache = KVCache(1, capacity, self._cache_dtype)
+        self._cache = self._layers.new_cache(capacity)
         self._committed = 0
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
@@ -122,7 +121,7 @@ class EagleDraft:
         embedded = functional.embedding(target_ids, self._embedding)
         x = self._fc(torch.cat([embedded, features], dim=-1))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, x.device)
-        return self._layer(x, rotation, self._cache, None if window is None else window.unseen)
+        return self._layers(x, rotation, self._cache, None if window is None else window.unseen)[0]
 
 
 def config_of(make: Callable[..., Any], fields: dict[str, Any]) -> Any:

@@ -16,9 +16,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from hothead.errors import DraftMismatch
 from hothead.export.checks import ids_of_offsets
 from hothead.head import LMHead
-from hothead.models.cache import KVCache
 from hothead.models.eagle import check_tensors, config_of, plain_rows
-from hothead.models.fused import LoneLayer, RMSNorm, Rotary
+from hothead.models.fused import layers_class
+from hothead.models.layers import RMSNorm, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.vocab import DraftVocab
@@ -67,7 +67,6 @@ class Eagle3Draft:
         layer_config: LlamaConfig = config_of(LlamaConfig, {k: v for k, v in inner.items() if k != "model_type"})
         if layer_config.num_hidden_layers != 1:
             raise DraftMismatch(f"an EAGLE-3 draft has 1 layer; found {layer_config.num_hidden_layers}")
-        self._cache_dtype = torch.float32 if target.device.type == "cpu" else None
         layer = _Layer(layer_config)
         tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
         self._check(tensors, layer, layer_config, target)
@@ -80,7 +79,7 @@ class Eagle3Draft:
         layer = layer.to(device, dtype)
         self._norm_before_residual = bool(config.get("norm_before_residual", False))
         self._embedding_norm, self._feature_norm = RMSNorm(layer.input_layernorm), RMSNorm(layer.hidden_norm)
-        self._layer = LoneLayer(layer, compiled=target.is_compiled)
+        self._layers = layers_class(target.is_compiled)([layer])
         self._rotary = Rotary(LlamaRotaryEmbedding(layer_config).to(device))
         self._fc = target.lm_head.linear(tensors["fc.weight"], tensors.get("fc.bias"))
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)
@@ -119,7 +118,7 @@ class Eagle3Draft:
         return DraftVocab.from_target_ids(ids, total, source="the draft's own d2t")
 
     def reset(self, capacity: int) -> None:
-        self._cache = KVCache(1, capacity, self._cache_dtype)
+        self._cache = self._layers.new_cache(capacity)
         self._committed = 0
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
@@ -146,13 +145,14 @@ class Eagle3Draft:
         normed = self._feature_norm(features)
         embedded = self._embedding_norm(functional.embedding(target_ids, self._embedding))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, features.device)
-        return self._layer(
+        state, _ = self._layers(
             normed if self._norm_before_residual else features,
             rotation,
             self._cache,
             None if window is None else window.unseen,
-            torch.cat([embedded, normed], dim=-1),
+            attention_input=torch.cat([embedded, normed], dim=-1),
         )
+        return state
 
 
 def fused_layer_ids(config: dict[str, Any], target: CausalLM) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hothead.errors import InputError
 from hothead.head import LMHead
 from hothead.models.attention import seen_mask, use_cpu_attention
-from hothead.models.cache import KVCache, cache_argument
+from hothead.models.cache import AnyCache, KVCache, cache_argument
 from hothead.models.fused import FusedBody, can_fuse
 from hothead.models.window import Window
 from hothead.native import NativeLinear
@@ -61,13 +61,15 @@ class CausalLM:
         self.hidden_size: int = self.config.hidden_size
         self.max_positions: int = getattr(self.config, "max_position_embeddings", None) or 1 << 30
         expected = self._own_logits()
-        self._cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
+        cache_dtype = torch.float32 if use_cpu_attention(self.config, self.device) else None
         self.is_fused = fuse and can_fuse(model)
-        self.is_compiled = compiled and self.is_fused and self._cache_dtype is torch.float32
+        self.is_compiled = compiled and self.is_fused and cache_dtype is torch.float32
         if self.is_compiled:
             self.lm_head = replace(self.lm_head, linear=NativeLinear)
         self._head_linear = self.lm_head.linear(self.lm_head.weight, self.lm_head.bias)
-        self._body = FusedBody(model, compiled=self.is_compiled) if self.is_fused else TransformersBody(model)
+        self._body: FusedBody | TransformersBody = (
+            FusedBody(model, compiled=self.is_compiled) if self.is_fused else TransformersBody(model, cache_dtype)
+        )
         self._check_split(expected)
 
     @property
@@ -83,12 +85,12 @@ class CausalLM:
         """Input embedding: int64 [n] -> [n, H]."""
         return self.model.get_input_embeddings()
 
-    def new_cache(self, capacity: int = 512) -> KVCache:
+    def new_cache(self, capacity: int = 512) -> AnyCache:
         """An empty cache for this model."""
-        return KVCache(self.config.num_hidden_layers, capacity, self._cache_dtype)
+        return self._body.new_cache(capacity)
 
     def read(
-        self, target_ids: Tensor, cache: KVCache, window: Window | None = None, taps: tuple[int, ...] = ()
+        self, target_ids: Tensor, cache: AnyCache, window: Window | None = None, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor]:
         """Append int64 [n] tokens to ``cache``, one after the other or as ``window`` says.
 
@@ -102,7 +104,7 @@ class CausalLM:
         with span(LAYERS):
             return self._body(target_ids, cache, window, taps)
 
-    def features(self, target_ids: Tensor, cache: KVCache, window: Window | None = None) -> Tensor:
+    def features(self, target_ids: Tensor, cache: AnyCache, window: Window | None = None) -> Tensor:
         """As :meth:`read`, the last hidden states alone, [n, H]."""
         return self.read(target_ids, cache, window)[0]
 
@@ -114,7 +116,7 @@ class CausalLM:
     def forward(
         self,
         target_ids: Tensor,
-        cache: KVCache,
+        cache: AnyCache,
         last: int | None = None,
         window: Window | None = None,
         taps: tuple[int, ...] = (),
@@ -145,16 +147,26 @@ class CausalLM:
 
 
 class TransformersBody:
-    """A model's own body, with packed linears."""
+    """A model's own body, with packed linears.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    Args:
+        cache_dtype: what its attention reads; None: the model's.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache_dtype: torch.dtype | None) -> None:
         self._body = model.base_model
+        self._cache_dtype = cache_dtype
+        self._num_layers: int = model.config.get_text_config().num_hidden_layers
         self._cache_argument = cache_argument(self._body)
         head_name = next(name for name, child in model.named_children() if child is model.get_output_embeddings())
         pack_linears(model, skip=frozenset({head_name}))
 
+    def new_cache(self, capacity: int) -> KVCache:
+        """As :meth:`FusedBody.new_cache`."""
+        return KVCache(self._num_layers, capacity, self._cache_dtype)
+
     def __call__(
-        self, target_ids: Tensor, cache: KVCache, window: Window | None = None, taps: tuple[int, ...] = ()
+        self, target_ids: Tensor, cache: AnyCache, window: Window | None = None, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor]:
         """As :meth:`FusedBody.__call__`."""
         arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}

@@ -22,7 +22,6 @@ from hothead.packed import PackedLinear, can_pack
 from hothead.spans import LINEARS, span
 
 ENGINE_MODES = ("auto", "eager", "compiled")
-COMPILED_ROWS = 32  # tokens; attention of more goes to torch's kernel
 SOURCE = Path(__file__).with_name("layer.cpp")
 HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "lanes.h", "products.h"))
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-w")
@@ -166,18 +165,3 @@ class NativeLinear(PackedLinear):
             return residual + self(x)
         with span(LINEARS):
             return self.blocks.forward(x, residual)
-
-
-class NativeGate:
-    """``silu(gate(x)) * up(x)`` by ``products.h``: [n, in] -> [n, out].
-
-    Args:
-        gate, up: packed, of the same shape.
-    """
-
-    def __init__(self, gate: NativeLinear, up: NativeLinear) -> None:
-        self.gate, self.up = gate, up
-
-    def __call__(self, x: Tensor) -> Tensor:
-        with span(LINEARS):
-            return self.gate.blocks.gated(x, self.up.blocks)

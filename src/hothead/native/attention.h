@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
 #include "lanes.h"
 
 namespace {
 
 constexpr float kUnseen = -1e30f;
-constexpr int64_t kQueries = 4;      // queries that share one reading of the keys and values
-constexpr int64_t kScoreBlock = 64;  // scores are summed in whole blocks
+constexpr int64_t kQueries = 4;        // queries that share one reading of the keys and values
+constexpr int64_t kKeys = 2 * kLanes;  // keys that stand side by side, a lane each
+constexpr int64_t kScoreBlock = 64;    // scores are summed in whole blocks
 
 int64_t whole_blocks(int64_t length) { return (length + kScoreBlock - 1) / kScoreBlock * kScoreBlock; }
 
@@ -27,39 +27,25 @@ void rotate(const T* x, const float* cos, const float* sin, int64_t d, float sca
   }
 }
 
-// Halves the partial sums that each vector holds: those of a's, then those of b's, `kSpan` lanes each.
-template <int64_t kSpan, std::size_t... l>
-Lanes fold(const Lanes& a, const Lanes& b, std::index_sequence<l...>) {
-  return __builtin_shufflevector(a, b, int(l / kSpan * 2 * kSpan + l % kSpan)...) +
-         __builtin_shufflevector(a, b, int(l / kSpan * 2 * kSpan + l % kSpan + kSpan)...);
-}
-
-// The sums of 16 vectors' lanes, in place, the result in the first.
-template <int64_t kSpan = kLanes / 2>
-void sum_lanes(Lanes* v) {
-  for (int64_t i = 0; i < kSpan; ++i) v[i] = fold<kSpan>(v[2 * i], v[2 * i + 1], std::make_index_sequence<kLanes>());
-  if constexpr (kSpan > 1) sum_lanes<kSpan / 2>(v);
-}
-
-// q [d] times each of `length` keys [length, d], in whole vectors of keys: what lies behind the last is any number.
-template <int64_t kDim>
-void score(const float* __restrict q, const float* __restrict key, int64_t dim, int64_t begin, int64_t length,
+// scores [kN, filled] = query [kN, d] times `length` keys, in whole blocks of keys [length / kKeys, d, kKeys]: what lies
+// behind the last key is any number.
+template <int64_t kN>
+void score(const float* __restrict query, const float* __restrict keys, int64_t dim, int64_t length, int64_t filled,
            float* __restrict scores) {
-  if constexpr (kDim % kLanes == 0 && kDim > 0) {
-    Lanes sums[kLanes];
-    for (int64_t m = 0; m < kLanes; ++m) {
-      const float* k = key + std::min(begin + m, length - 1) * kDim;
-      sums[m] = *(const Lanes*)q * *(const Lanes*)k;
-      for (int64_t c = kLanes; c < kDim; c += kLanes) sums[m] += *(const Lanes*)(q + c) * *(const Lanes*)(k + c);
+  for (int64_t j = 0; j < length; j += kKeys, keys += dim * kKeys) {
+    Lanes sums[kN][2] = {};
+    for (int64_t c = 0; c < dim; ++c) {
+      const Lanes left = *(const Lanes*)(keys + c * kKeys), right = *(const Lanes*)(keys + c * kKeys + kLanes);
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < kN; ++r) {
+        sums[r][0] += query[r * dim + c] * left;
+        sums[r][1] += query[r * dim + c] * right;
+      }
     }
-    sum_lanes(sums);
-    *(Lanes*)(scores + begin) = sums[0];
-  } else {
-    for (int64_t j = begin; j < std::min(begin + kLanes, length); ++j) {
-      float total = 0;
-#pragma omp simd reduction(+ : total)
-      for (int64_t c = 0; c < dim; ++c) total += q[c] * key[j * dim + c];
-      scores[j] = total;
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kN; ++r) {
+      *(Lanes*)(scores + r * filled + j) = sums[r][0];
+      *(Lanes*)(scores + r * filled + j + kLanes) = sums[r][1];
     }
   }
 }
@@ -91,10 +77,10 @@ void mix(const float* __restrict scores, int64_t filled, const float* __restrict
   }
 }
 
-// Attention of kN queries of one key head, over `length` keys but those in `unseen` (per query, of the last `recent`
-// keys). kDim is the head's size, 0 for one known only at run time. The scores that count stand together while they are
-// summed, filled up to whole blocks with some that do not: a query's sums are the same whatever keys it does not see, be
-// they behind those that it sees or, in a tree, between them.
+// Attention of kN queries of one key head over `length` keys, in blocks as `score` reads them, but those in `unseen` (per
+// query, of the last `recent` keys). kDim is the head's size, 0 for one known only at run time. The scores that count
+// stand together while they are summed, filled up to whole blocks with some that do not: a query's sums are the same
+// whatever keys it does not see, be they behind those that it sees or, in a tree, between them.
 template <int64_t kN, int64_t kDim>
 void attend(int64_t n, const float* query, const float* key, const float* value, int64_t dim, int64_t length,
             const bool* const* unseen, int64_t recent, float* __restrict scores, float* __restrict out) {
@@ -103,8 +89,8 @@ void attend(int64_t n, const float* query, const float* key, const float* value,
     return;
   }
   const int64_t filled = whole_blocks(length);
-  for (int64_t j = 0; j < length; j += kLanes)
-    for (int64_t r = 0; r < kN; ++r) score<kDim>(query + r * dim, key, dim, j, length, scores + r * filled);
+  score<kN>(query, key, dim, length, filled, scores);
+  float scales[kN];
   for (int64_t r = 0; r < kN; ++r) {
     float *s = scores + r * filled, *last = s + length - recent;
     int64_t seen = length - recent;
@@ -116,12 +102,13 @@ void attend(int64_t n, const float* query, const float* key, const float* value,
     for (int64_t j = 0; j < filled; ++j) highest = std::max(highest, s[j]);
 #pragma omp simd reduction(+ : total)
     for (int64_t j = 0; j < filled; ++j) total += s[j] = std::exp(s[j] - highest);
-    const float scale = 1 / total;
-#pragma omp simd
-    for (int64_t j = 0; j < filled; ++j) s[j] *= scale;
+    scales[r] = 1 / total;
     for (int64_t j = recent - 1; j >= 0; --j) last[j] = unseen[r][j] ? 0 : s[--seen];
   }
   mix<kN, kDim>(scores, filled, value, dim, length, out);
+  for (int64_t r = 0; r < kN; ++r)
+#pragma omp simd
+    for (int64_t c = 0; c < dim; ++c) out[r * dim + c] *= scales[r];
 }
 
 using Attend = decltype(&attend<kQueries, 0>);

@@ -11,6 +11,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "attention.h"
@@ -18,14 +19,34 @@
 
 namespace {
 
+constexpr int64_t kFewTokens = 32;  // up to here the rows of all heads are taken together
+
+// Keys and values of all layers, float32: keys [layers, Hk, blocks, d, kKeys], values [layers, Hk, blocks * kKeys, d].
+struct Held {
+  const Tensor &keys, &values;
+
+  int64_t stride() const { return keys.stride(1); }  // of a head, in both
+  float* keys_of(int64_t layer) const { return keys.mutable_data_ptr<float>() + layer * keys.stride(0); }
+  float* values_of(int64_t layer) const { return values.mutable_data_ptr<float>() + layer * values.stride(0); }
+};
+
 // Where the new tokens of a pass stand: cos, sin float32 [n, d]; `past` positions are held and n are written; unseen
-// bool [n, recent] over the last of them.
+// bool [n, recent] over the last of them, or null: those after a token's own.
 struct Place {
   int64_t n, past;
   const float *cos, *sin;
   const bool* unseen;
   int64_t recent;
 };
+
+// [i * kN + j]: whether j comes after i.
+template <int64_t kN>
+constexpr std::array<bool, kN * kN> later() {
+  std::array<bool, kN * kN> after{};
+  for (int64_t i = 0; i < kN; ++i)
+    for (int64_t j = i + 1; j < kN; ++j) after[i * kN + j] = true;
+  return after;
+}
 
 // What a pass leaves between its phases, for all members to see.
 template <typename T>
@@ -52,13 +73,13 @@ struct Layer : torch::CustomClassHolder {
     if (input_norm) input_norm_ = Norm{*input_norm, float(eps)};
   }
 
-  // What a member goes through together with the others: x [n, H] becomes what comes out of the layer. The attention
-  // reads `attention_input` [n, H'] in place of the normed x, if there is one. keys, values: float32
-  // [1, Hk, capacity, d].
+  // What a member goes through together with the others: x [n, H] becomes what comes out of layer `index`. The attention
+  // reads `attention_input` [n, H'] in place of the normed x, if there is one.
   template <typename T>
-  void run(const Member& member, T* x, const T* attention_input, const Place& place, const Tensor& keys,
-           const Tensor& values, Between<T>& between) const {
+  void run(const Member& member, T* x, const T* attention_input, const Place& place, const Held& held, int64_t index,
+           Between<T>& between) const {
     const int64_t n = place.n;
+    float *keys = held.keys_of(index), *values = held.values_of(index);
     std::vector<T> normed(n * mlp_norm_.weight.size(0));  // each member's own: cheaper than to wait for one
     const T* input = attention_input ? attention_input : x;
     if (!attention_input && input_norm_) {
@@ -67,9 +88,9 @@ struct Layer : torch::CustomClassHolder {
     }
     qkv_->run(member, input, n, static_cast<const T*>(nullptr), between.qkv.data());
     member.meet();
-    rotate_all(member, place, keys, values, between);
+    rotate_all(member, place, keys, values, held.stride(), between);
     member.meet();
-    attend_all(member, place, keys, values, between);
+    attend_all(member, place, keys, values, held.stride(), between);
     member.meet();
     out_->run(member, between.attended.data(), n, x, x);
     member.meet();
@@ -90,10 +111,11 @@ struct Layer : torch::CustomClassHolder {
 
  private:
   template <typename T>
-  void rotate_all(const Member& member, const Place& place, const Tensor& keys, const Tensor& values,
+  void rotate_all(const Member& member, const Place& place, float* keys, float* values, int64_t head_stride,
                   Between<T>& between) const {
-    const int64_t n = place.n, d = dim_, rows = heads_ + key_heads_, head_stride = keys.stride(1);
+    const int64_t n = place.n, d = dim_, rows = heads_ + key_heads_;
     const auto [begin, end] = member.share(n * rows);
+    std::vector<float> key(d);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t i = row / rows, h = row % rows;
       const T* from = between.qkv.data() + i * qkv_->outs + h * d;
@@ -102,31 +124,39 @@ struct Layer : torch::CustomClassHolder {
         rotate(from, cos, sin, d, scale_, between.queries.data() + (h * n + i) * d);
         continue;
       }
-      const int64_t at = (h - heads_) * head_stride + (place.past + i) * d;
-      rotate(from, cos, sin, d, 1, keys.mutable_data_ptr<float>() + at);
+      rotate(from, cos, sin, d, 1, key.data());
+      const int64_t at = place.past + i, head = (h - heads_) * head_stride;
+      float* to = keys + head + at / kKeys * d * kKeys + at % kKeys;
+      for (int64_t j = 0; j < d; ++j) to[j * kKeys] = key[j];
       const T* value = from + key_heads_ * d;
-      float* to = values.mutable_data_ptr<float>() + at;
+      to = values + head + at * d;
 #pragma omp simd
       for (int64_t j = 0; j < d; ++j) to[j] = float(value[j]);
     }
   }
 
   template <typename T>
-  void attend_all(const Member& member, const Place& place, const Tensor& keys, const Tensor& values,
-                  Between<T>& between) const {
-    const int64_t n = place.n, d = dim_, length = place.past + n, head_stride = keys.stride(1);
-    const int64_t per_key_head = heads_ / key_heads_ * n;
+  void attend_all(const Member& member, const Place& place, const float* keys, const float* values,
+                  int64_t head_stride, Between<T>& between) const {
+    const int64_t n = place.n, d = dim_, per_key_head = heads_ / key_heads_ * n;
     const Attend attend_rows = attend_for(d);
-    std::vector<float> scores(kQueries * whole_blocks(length)), out(kQueries * d);
+    std::vector<float> scores(kQueries * whole_blocks(place.past + n)), out(kQueries * d);
+    // Tokens in order see all before them: of many, each group needs the keys up to its last one only.
+    const bool in_order = !place.unseen, short_of = in_order && n > kFewTokens;
+    static constexpr auto after = later<kFewTokens>();
     const auto [begin, end] = member.share(heads_ * n);
     for (int64_t row = begin; row < end;) {
-      const int64_t head = row / per_key_head;
-      const int64_t rows = std::min({kQueries, end - row, (head + 1) * per_key_head - row});
+      const int64_t head = row / per_key_head * head_stride, token = row % n;
+      const int64_t whole = short_of ? row - token + n : (row / per_key_head + 1) * per_key_head;
+      const int64_t rows = std::min({kQueries, end - row, whole - row});
+      const int64_t recent = !in_order ? place.recent : short_of ? rows : n;
       const bool* unseen[kQueries];
-      for (int64_t r = 0; r < rows; ++r) unseen[r] = place.unseen + (row + r) % n * place.recent;
-      attend_rows(rows, between.queries.data() + row * d, keys.const_data_ptr<float>() + head * head_stride,
-                  values.const_data_ptr<float>() + head * head_stride, d, length, unseen, place.recent, scores.data(),
-                  out.data());
+      for (int64_t r = 0; r < rows; ++r)
+        unseen[r] = in_order ? after.data() + (short_of ? r : (row + r) % n) * kFewTokens
+                             : place.unseen + (row + r) % n * recent;
+      const int64_t length = place.past + (short_of ? token + rows : n);
+      attend_rows(rows, between.queries.data() + row * d, keys + head, values + head, d, length, unseen, recent,
+                  scores.data(), out.data());
       for (int64_t r = 0; r < rows; ++r, ++row) {
         T* to = between.attended.data() + (row % n * heads_ + row / n) * d;
         for (int64_t c = 0; c < d; ++c) to[c] = T(out[r * d + c]);
@@ -150,29 +180,33 @@ struct Layers : torch::CustomClassHolder {
   void add(const c10::intrusive_ptr<Layer>& layer) { layers_.push_back(layer); }
 
   // x [n, H] and the first layer's attention input, if any, as Layer::run takes them; cos, sin float32 [n, 1, d]; keys
-  // and values of every layer; unseen bool [n, m], over the last m positions, or none: those after a token's own.
-  // Gives what comes out, [n, H], and what went into the layers in `taps`, [n, taps, H].
+  // and values as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's own. Gives what
+  // comes out, [n, H], and what went into the layers in `taps`, [n, taps, H].
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const OptionalTensor& attention_input, const Tensor& cos,
-                                     const Tensor& sin, const std::vector<Tensor>& keys,
-                                     const std::vector<Tensor>& values, int64_t past, const OptionalTensor& unseen,
-                                     const std::vector<int64_t>& taps) const {
-    const auto pass = x.scalar_type() == at::kFloat ? &Layers::pass<float> : &Layers::pass<at::BFloat16>;
-    return (this->*pass)(x, attention_input, cos.contiguous(), sin.contiguous(), keys, values, past, unseen, taps);
+                                     const Tensor& sin, const Tensor& keys, const Tensor& values, int64_t past,
+                                     const OptionalTensor& unseen, const std::vector<int64_t>& taps) const {
+    return with_dtype(x, [&](auto zero) {
+      return pass<decltype(zero)>(x, attention_input, cos.contiguous(), sin.contiguous(), Held{keys, values}, past,
+                                  unseen, taps);
+    });
   }
 
  private:
   template <typename T>
   std::tuple<Tensor, Tensor> pass(const Tensor& input, const OptionalTensor& attention_input, const Tensor& cos,
-                                  const Tensor& sin, const std::vector<Tensor>& keys,
-                                  const std::vector<Tensor>& values, int64_t past, const OptionalTensor& unseen,
+                                  const Tensor& sin, const Held& held, int64_t past, const OptionalTensor& unseen,
                                   const std::vector<int64_t>& taps) const {
     const int64_t n = input.size(0), width = input.size(1);
     Tensor x = input.clone(at::MemoryFormat::Contiguous), normed = norm_ ? at::empty_like(x) : x;
     Tensor tapped = at::empty({n, int64_t(taps.size()), width}, x.options());
     const Tensor read = attention_input ? attention_input->contiguous() : Tensor();
-    const Tensor hidden = unseen ? unseen->contiguous() : at::ones({n, n}, at::kBool).triu_(1);
-    const Place place{n, past, cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), hidden.const_data_ptr<bool>(),
-                      hidden.size(1)};
+    const Tensor hidden = unseen ? unseen->contiguous() : Tensor();
+    const Place place{n,
+                      past,
+                      cos.const_data_ptr<float>(),
+                      sin.const_data_ptr<float>(),
+                      unseen ? hidden.const_data_ptr<bool>() : nullptr,
+                      unseen ? hidden.size(1) : 0};
     Between<T> between;
     for (const auto& layer : layers_) layer->make_room(n, between);
     T* at = x.mutable_data_ptr<T>();
@@ -184,7 +218,7 @@ struct Layers : torch::CustomClassHolder {
               for (int64_t i = 0; i < n; ++i)
                 std::copy_n(at + i * width, width, tapped.mutable_data_ptr<T>() + (i * taps.size() + tap) * width);
         layers_[index]->template run<T>(member, at, index == 0 && attention_input ? read.const_data_ptr<T>() : nullptr,
-                                        place, keys[index], values[index], between);
+                                        place, held, index, between);
       }
       const auto [begin, end] = member.share(n);
       if (norm_) (*norm_)(at, begin, end, normed.mutable_data_ptr<T>());
@@ -225,8 +259,7 @@ Tensor argmax(const Tensor& input) {
 TORCH_LIBRARY(hothead, m) {
   m.class_<Linear>("Linear")
       .def(torch::init<Tensor, OptionalTensor>())
-      .def("forward", &Linear::forward)
-      .def("gated", &Linear::gated);
+      .def("forward", &Linear::forward);
   using Product = Layer::Product;
   m.class_<Layer>("Layer")
       .def(torch::init<OptionalTensor, Tensor, double, Product, Product, Product, Product, Product, int64_t, int64_t,

@@ -29,8 +29,9 @@ constexpr int64_t kRows = 12;  // rows of input that share one reading of a bloc
 #else
 constexpr int64_t kRows = 3;
 #endif
-constexpr int64_t kAhead = 8192;      // bytes that memory is asked for in advance
-constexpr int64_t kParallel = 16384;  // weights below which a second thread costs more than it saves
+constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
+constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance
+constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
 struct Member {
@@ -121,11 +122,18 @@ void block_products(int64_t n, const T* weights, const T* x, int64_t width, floa
   if constexpr (kN > 1) block_products<kN - 1>(n, weights, x, width, sums);
 }
 
-// Call take(first, rows) for n rows of input in groups of nearly the same size, kRows at most.
+// Call take(o, first, rows) for every block o of outputs begin..end and n rows of input, in groups of nearly the same
+// size, kRows at most.
 template <typename Take>
-void in_groups(int64_t n, const Take& take) {
-  const int64_t groups = (n + kRows - 1) / kRows;
-  for (int64_t g = 0; g < groups; ++g) take(n * g / groups, n * (g + 1) / groups - n * g / groups);
+void for_each_block(int64_t begin, int64_t end, int64_t n, const Take& take) {
+  for (int64_t start = 0; start < n; start += kManyRows) {
+    const int64_t many = std::min(kManyRows, n - start), groups = (many + kRows - 1) / kRows;
+    for (int64_t o = begin; o < end; o += kBlock)
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t first = many * g / groups;
+        take(o, start + first, many * (g + 1) / groups - first);
+      }
+  }
 }
 
 // A weight [outs, ins], kept in blocks that are read from one end to the other: [outs / kBlock, ins / kPerLane, kBlock,
@@ -146,18 +154,17 @@ struct Linear : torch::CustomClassHolder {
   void run(const Member& member, const T* x, int64_t n, const T* residual, T* y) const {
     const T* b = bias<T>();
     const auto [begin, end] = member.share(outs, kBlock);
-    for (int64_t o = begin; o < end; o += kBlock)
-      in_groups(n, [&](int64_t first, int64_t rows) {
-        float sums[kRows][kBlock];
-        product(o, x + first * ins, rows, sums);
-        const int64_t lanes = std::min(kBlock, outs - o);
-        for (int64_t i = 0; i < rows; ++i) {
-          const int64_t at = (first + i) * outs + o;
+    for_each_block(begin, end, n, [&](int64_t o, int64_t first, int64_t rows) {
+      float sums[kRows][kBlock];
+      product(o, x + first * ins, rows, sums);
+      const int64_t lanes = std::min(kBlock, outs - o);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t at = (first + i) * outs + o;
 #pragma omp simd
-          for (int64_t l = 0; l < lanes; ++l)
-            y[at + l] = T(sums[i][l] + (b ? float(b[o + l]) : 0.0f) + (residual ? float(residual[at + l]) : 0.0f));
-        }
-      });
+        for (int64_t l = 0; l < lanes; ++l)
+          y[at + l] = T(sums[i][l] + (b ? float(b[o + l]) : 0.0f) + (residual ? float(residual[at + l]) : 0.0f));
+      }
+    });
   }
 
   // y [n, outs] = silu(x times this weight) * (x times `up`'s), each rounded as torch would: this member's share.
@@ -165,22 +172,21 @@ struct Linear : torch::CustomClassHolder {
   void run_gated(const Member& member, const Linear& up, const T* x, int64_t n, T* y) const {
     const T *gate_bias = bias<T>(), *up_bias = up.bias<T>();
     const auto [begin, end] = member.share(outs, kBlock);
-    for (int64_t o = begin; o < end; o += kBlock)
-      in_groups(n, [&](int64_t first, int64_t rows) {
-        float gates[kRows][kBlock], ups[kRows][kBlock];
-        product(o, x + first * ins, rows, gates);
-        up.product(o, x + first * ins, rows, ups);
-        const int64_t lanes = std::min(kBlock, outs - o);
-        for (int64_t i = 0; i < rows; ++i) {
-          T* to = y + (first + i) * outs + o;
+    for_each_block(begin, end, n, [&](int64_t o, int64_t first, int64_t rows) {
+      float gates[kRows][kBlock], ups[kRows][kBlock];
+      product(o, x + first * ins, rows, gates);
+      up.product(o, x + first * ins, rows, ups);
+      const int64_t lanes = std::min(kBlock, outs - o);
+      for (int64_t i = 0; i < rows; ++i) {
+        T* to = y + (first + i) * outs + o;
 #pragma omp simd
-          for (int64_t l = 0; l < lanes; ++l) {
-            const float gate = float(T(gates[i][l] + (gate_bias ? float(gate_bias[o + l]) : 0.0f)));
-            const float value = float(T(ups[i][l] + (up_bias ? float(up_bias[o + l]) : 0.0f)));
-            to[l] = T(float(T(gate / (1 + std::exp(-gate)))) * value);
-          }
+        for (int64_t l = 0; l < lanes; ++l) {
+          const float gate = float(T(gates[i][l] + (gate_bias ? float(gate_bias[o + l]) : 0.0f)));
+          const float value = float(T(ups[i][l] + (up_bias ? float(up_bias[o + l]) : 0.0f)));
+          to[l] = T(float(T(gate / (1 + std::exp(-gate)))) * value);
         }
-      });
+      }
+    });
   }
 
   // [n, ins] -> [n, outs], plus a residual [n, outs] if there is one.
@@ -192,19 +198,6 @@ struct Linear : torch::CustomClassHolder {
       together(outs * ins > kParallel, [&](const Member& member) {
         run(member, x.const_data_ptr<T>(), x.size(0), residual ? added.const_data_ptr<T>() : nullptr,
             y.mutable_data_ptr<T>());
-      });
-    });
-    return y;
-  }
-
-  // [n, ins] -> [n, outs], as run_gated.
-  Tensor gated(const Tensor& input, const c10::intrusive_ptr<Linear>& up) const {
-    const Tensor x = input.contiguous();
-    Tensor y = at::empty({x.size(0), outs}, x.options());
-    with_dtype(x, [&](auto zero) {
-      using T = decltype(zero);
-      together(outs * ins > kParallel, [&](const Member& member) {
-        run_gated(member, *up, x.const_data_ptr<T>(), x.size(0), y.mutable_data_ptr<T>());
       });
     });
     return y;

@@ -1,0 +1,73 @@
+"""Decoder layers and their cache in one call of ``native/layer.cpp``, with the results of ``layers.py``."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from hothead.models.cache import BlockCache
+from hothead.models.layers import RMSNorm, side_by_side
+from hothead.native import NativeLinear, native_classes
+
+
+class CompiledLayers:
+    """As :class:`FusedLayers`, for any number of tokens at a time.
+
+    A token's result has the same bits whatever other tokens are in a pass.
+
+    Raises:
+        InputError: it cannot be compiled (see ``hothead.native``).
+    """
+
+    def __init__(self, layers: Iterable[Any], norm: nn.Module | None = None) -> None:
+        last = None if norm is None else RMSNorm(norm)
+        self._native = native_classes().Layers(None if last is None else last.weight, last.eps if last else 0.0)
+        self._count = 0
+        for layer in layers:
+            attention = layer.self_attn
+            self._heads: int = attention.k_proj.out_features // attention.head_dim
+            self._head_dim: int = attention.head_dim
+            self._native.add(_native_layer(layer))
+            self._count += 1
+
+    def new_cache(self, capacity: int) -> BlockCache:
+        """An empty cache for these layers."""
+        return BlockCache(self._count, self._heads, self._head_dim, capacity)
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: BlockCache,
+        unseen: Tensor | None,
+        taps: tuple[int, ...] = (),
+        attention_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`FusedLayers.__call__`."""
+        past = cache.reserve(x.shape[0])
+        out, tapped = self._native.forward(x, attention_input, *rotation, cache.keys, cache.values, past, unseen, taps)
+        return out, tapped.flatten(1)
+
+
+def _native_layer(layer: Any) -> Any:
+    """One of transformers' own layers in C++, on copies of its weights in blocks."""
+    attention, mlp = layer.self_attn, layer.mlp
+    products = (
+        (attention.q_proj, attention.k_proj, attention.v_proj),
+        (attention.o_proj,),
+        (mlp.gate_proj,),
+        (mlp.up_proj,),
+        (mlp.down_proj,),
+    )
+    norm = None if isinstance(layer.input_layernorm, nn.Identity) else RMSNorm(layer.input_layernorm)
+    mlp_norm = RMSNorm(layer.post_attention_layernorm)
+    return native_classes().Layer(
+        None if norm is None else norm.weight,
+        mlp_norm.weight,
+        mlp_norm.eps,
+        *(side_by_side(NativeLinear, *linears).blocks for linears in products),
+        attention.q_proj.out_features // attention.head_dim,
+        attention.k_proj.out_features // attention.head_dim,
+        attention.head_dim,
+        attention.scaling,
+    )
