@@ -11,7 +11,11 @@
 namespace {
 
 constexpr float kUnseen = -1e30f;
-constexpr int64_t kQueries = 4;        // queries that share one reading of the keys and values
+#ifdef __AVX512F__
+constexpr int64_t kQueries = 6;  // queries that share one reading of the keys and values: what the registers hold
+#else
+constexpr int64_t kQueries = 2;
+#endif
 constexpr int64_t kKeys = 2 * kLanes;  // keys that stand side by side, a lane each
 constexpr int64_t kScoreBlock = 64;    // scores are summed in whole blocks
 
@@ -36,13 +40,13 @@ void score(const float* __restrict query, const float* __restrict keys, int64_t 
     Lanes sums[kN][2] = {};
     for (int64_t c = 0; c < dim; ++c) {
       const Lanes left = *(const Lanes*)(keys + c * kKeys), right = *(const Lanes*)(keys + c * kKeys + kLanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int64_t r = 0; r < kN; ++r) {
         sums[r][0] += query[r * dim + c] * left;
         sums[r][1] += query[r * dim + c] * right;
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int64_t r = 0; r < kN; ++r) {
       *(Lanes*)(scores + r * filled + j) = sums[r][0];
       *(Lanes*)(scores + r * filled + j + kLanes) = sums[r][1];
