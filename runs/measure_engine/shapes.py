@@ -82,6 +82,12 @@ def measure(args: Any) -> None:
         print(f"{number + 1} of {len(prompts)}", flush=True)
 
 
+def by_width(name: str) -> tuple[int, ...]:
+    """Chains before trees, narrow ones first."""
+    levels, topk, tokens = map(int, name.split("/"))
+    return (topk > 1, tokens, levels)
+
+
 def table(path: Path) -> str:
     """Markdown: one row a shape; tokens/s is all tokens over all seconds; intervals by bootstrap over prompts."""
     header, *lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -111,12 +117,12 @@ def table(path: Path) -> str:
         "| levels / topk / tokens verified | acceptance full | hot | tokens/s full | hot | hot x full | hot x plain |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for shape in SHAPES:
-        name = "/".join(map(str, shape))
+    shapes = [name.removeprefix("full ") for name in values if name.startswith("full ")]
+    for name in sorted(shapes, key=by_width):
         full, hot = f"full {name}", f"hot {name}"
         accepted = [values[n][:, 0].sum() / values[n][:, 1].sum() for n in (full, hot)]
         out.append(
-            f"| {' / '.join(map(str, shape))} | {accepted[0]:.2f} | {accepted[1]:.2f} | {speed(full)[0]:.1f} | "
+            f"| {name.replace('/', ' / ')} | {accepted[0]:.2f} | {accepted[1]:.2f} | {speed(full)[0]:.1f} | "
             f"{speed(hot)[0]:.1f} | {ratio(hot, full)} | {ratio(hot, 'plain')} |"
         )
     return "\n".join(out)

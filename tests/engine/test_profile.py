@@ -102,7 +102,7 @@ def test_a_span_of_known_length_goes_to_its_part(monkeypatch: pytest.MonkeyPatch
     """Attention that sleeps: in the verify pass it is the target's, in a draft it is the draft's."""
     tokenizer = toy_tokenizer()
     target = Target(toy_causal_lm(layers=2, eos_token_id=tokenizer.eos_token_id), tokenizer, fuse=fuse)
-    module = "hothead.models.fused" if fuse else "hothead.models.attention"
+    module = "hothead.models.layers" if fuse else "hothead.models.attention"
     attend = __import__(module, fromlist=["attend"]).attend
 
     def slow(*arguments: Any) -> Any:
