@@ -1,6 +1,7 @@
 """Mixed load on a hothead server for a while: long prompts, aborted and bad requests, several at once.
 
     runs/measure_vllm/soak.py --draft DRAFT --prompts SPEC_BENCH.jsonl -o results/vllm_soak.json [VLLM OPTIONS]
+    runs/measure_vllm/soak.py --stock ...     the same load without the plugin: how vLLM's own memory grows
 
 Starts the server and asks it, each minute and at the end, to check its slots (``hothead.vllm_plugin.selfcheck``), and
 writes what happened as JSON. Exits 1 if a good request failed, a bad one was taken, the check found something, or
@@ -16,6 +17,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,11 +59,12 @@ class Load:
     model: str
     prompts: tuple[Prompt, ...]
     minutes: float
+    is_stock: bool = False
     active_s: float = 0.0
     done: dict[str, int] = field(default_factory=lambda: dict.fromkeys(sorted(set(KINDS)), 0))
     wrong: list[str] = field(default_factory=list)
     checks: int = 0
-    memory_kib: list[int] = field(default_factory=list)  # each minute
+    memory_kib: dict[str, list[int]] = field(default_factory=dict)  # of each process, each minute
 
     @property
     def is_over(self) -> bool:
@@ -110,11 +113,14 @@ class Load:
             last = now
             if self.active_s >= 60 * (minute + 1):
                 minute += 1
-                self.memory_kib.append(resident_kib(session))
+                for name, kib in resident_kib(session).items():
+                    self.memory_kib.setdefault(name, []).append(kib)
                 await self.check(client)
 
     async def check(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """The engine's own check of its slots, between two of its steps."""
+        if self.is_stock:
+            return {}
         reply = await client.post(f"{self.url}/collective_rpc", json={"method": "hothead_check"})
         (found,) = reply.raise_for_status().json()["results"]
         self.wrong += [f"slots: {one}" for one in found["wrong"]]
@@ -122,16 +128,18 @@ class Load:
         return dict(found)
 
 
-def resident_kib(session: int) -> int:
-    """Memory of all processes of a session."""
-    total = 0
+def resident_kib(session: int) -> dict[str, int]:
+    """Memory of the processes of a session, by the name that vLLM gives each; "server" is what it does not name."""
+    found: Counter[str] = Counter()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 if os.getsid(int(folder.name)) == session:
+                    title = (folder / "cmdline").read_text().split("\0")[0]
                     lines = (folder / "status").read_text().splitlines()
-                    total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-    return total
+                    name = title.split()[0].removeprefix("VLLM::") if title.startswith("VLLM::") else "server"
+                    found[name] += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return dict(found)
 
 
 def at_rest(url: str) -> dict[str, float]:
@@ -153,8 +161,7 @@ async def soak(load: Load, session: int, concurrency: int) -> dict[str, Any]:
         good = await load._ask(client, "good", random.Random(0))
     if good:
         load.wrong.append(f"after the load: {good}")
-    minutes = load.memory_kib
-    half = minutes[len(minutes) // 2 :]
+    totals = [sum(minute) for minute in zip(*load.memory_kib.values(), strict=True)]
     return {
         "minutes": round(load.active_s / 60, 1),
         "concurrency": concurrency,
@@ -162,10 +169,10 @@ async def soak(load: Load, session: int, concurrency: int) -> dict[str, Any]:
         "wrong": load.wrong,
         "slot_checks": load.checks,
         "at_rest": rest,
-        "memory_kib": minutes,
-        "memory_growth_second_half_kib": half[-1] - half[0] if half else None,
-        "sizes": final["sizes"],
-        "counters": final["counters"],
+        "memory_kib": totals,
+        "memory_by_process_kib": load.memory_kib,
+        "sizes": final.get("sizes"),
+        "counters": final.get("counters"),
         "metrics": read_metrics(load.url),
     }
 
@@ -179,17 +186,18 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--stock", action="store_true", help="leave the draft's head whole, and check no slots")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--log", type=Path, default=Path("out/vllm_soak.log"), help="the server's output")
     parser.add_argument("--output", "-o", type=Path, required=True)
     args, extra = parser.parse_known_args()
     hothead = {"ranking": str(find_ranking(args.draft)), "size": args.size, "dynamic_slots": args.slots}
-    check = ("--worker-extension-cls", "hothead.vllm_plugin.selfcheck.SelfCheck")
+    check = () if args.stock else ("--worker-extension-cls", "hothead.vllm_plugin.selfcheck.SelfCheck")
     config = ServerConfig(
         servable_model(args.target),
         args.draft,
         draft_method(args.draft),
-        hothead=hothead,
+        hothead=None if args.stock else hothead,
         extra=(*check, *extra, *CONTEXT),
     )
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # the address to call the check at
@@ -199,7 +207,7 @@ def main() -> int:
     with running(command, args.log) as process:
         wait_until_healthy("hothead", url, process, args.log)
         model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-        load = Load(url, model, read_prompts(args.prompts), args.minutes)
+        load = Load(url, model, read_prompts(args.prompts), args.minutes, args.stock)
         found = asyncio.run(soak(load, process.pid, args.concurrency))
     header = {
         "format": FORMAT,

@@ -30,7 +30,7 @@ constexpr int64_t kRows = 12;  // rows of input that share one reading of a bloc
 constexpr int64_t kRows = 3;
 #endif
 constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
-constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance
+constexpr int64_t kAhead = 4096;           // bytes that memory is asked for in advance
 constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
