@@ -72,7 +72,7 @@ qwen() {
   methods=$($python runs/measure_engine/best_k.py out/qwen_trial_code.jsonl)
   measure_qwen code "$methods" "$out/qwen_human_eval_bf16.jsonl" --prompts "$DATA/human_eval.jsonl" \
     --per-group "${PER_GROUP:-8}"
-  measure_qwen chat "$methods" "$out/qwen_chat_bf16.jsonl" --prompts "$DATA/gsm8k_test.parquet" \
+  [ "${CHAT_PER_GROUP:-2}" = 0 ] || measure_qwen chat "$methods" "$out/qwen_chat_bf16.jsonl" --prompts "$DATA/gsm8k_test.parquet" \
     --prompts "$DATA/spec_bench.jsonl" --groups gsm8k_test,mt_bench,translation,qa --per-group "${CHAT_PER_GROUP:-2}"
 }
 

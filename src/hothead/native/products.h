@@ -30,7 +30,8 @@ constexpr int64_t kRows = 12;  // rows of input that share one reading of a bloc
 constexpr int64_t kRows = 3;
 #endif
 constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
-constexpr int64_t kAhead = 4096;           // bytes that memory is asked for in advance
+constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance ...
+constexpr int64_t kFewRows = 4;            // ... but not for so few rows: the processor's own guess is better then
 constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
@@ -95,8 +96,10 @@ void block_product(const T* __restrict weights, const T* __restrict x, int64_t w
   Lanes totals[kN][2] = {};  // in registers, if every loop over them is unrolled
   const auto step = [&](const T* w, const T* from, int64_t inputs) {
     const Words left = *(const Words*)w, right = *(const Words*)(w + kLanes * kPerLane<T>);
-    __builtin_prefetch((const char*)w + kAhead, 0, 2);
-    __builtin_prefetch((const char*)w + kAhead + sizeof(Words), 0, 2);
+    if constexpr (kN > kFewRows) {
+      __builtin_prefetch((const char*)w + kAhead, 0, 2);
+      __builtin_prefetch((const char*)w + kAhead + sizeof(Words), 0, 2);
+    }
 #pragma GCC unroll 12
     for (int64_t i = 0; i < kN; ++i) {
       uint32_t word = 0;
