@@ -33,9 +33,10 @@ $equality --dtype float32 --heads static,dynamic -o results/equality_vllm_float3
 $equality --dtype bfloat16 --heads full,static,dynamic -o results/equality_vllm_bfloat16.jsonl
 $equality --per-group 4 --batch 1 --dtype bfloat16 --heads full,static,dynamic -o results/equality_vllm_bfloat16_alone.jsonl
 
-# 5. Half an hour of mixed load.
-$python runs/measure_vllm/soak.py --draft $draft --prompts "$spec_bench" -o results/vllm_soak.json \
-  --dtype bfloat16 $serve
+# 5. Three quarters of an hour of mixed load; then a while of the same without the plugin, for vLLM's own memory.
+soak="$python runs/measure_vllm/soak.py --draft $draft --prompts $spec_bench --dtype bfloat16"
+$soak --minutes 45 -o results/vllm_soak.json --max-num-seqs 8 --enforce-eager
+$soak --minutes 12 -o results/vllm_soak_stock.json --max-num-seqs 8 --enforce-eager --stock
 
 # 6. The page that shows it.
 $python runs/measure_vllm/tables.py results docs/vllm_results.md

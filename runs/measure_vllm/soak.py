@@ -64,7 +64,8 @@ class Load:
     done: dict[str, int] = field(default_factory=lambda: dict.fromkeys(sorted(set(KINDS)), 0))
     wrong: list[str] = field(default_factory=list)
     checks: int = 0
-    memory_kib: dict[str, list[int]] = field(default_factory=dict)  # of each process, each minute
+    memory_kib: dict[str, list[int]] = field(default_factory=dict)  # of each process, each minute ...
+    asked: list[int] = field(default_factory=list)  # ... and requests ended until then
 
     @property
     def is_over(self) -> bool:
@@ -113,6 +114,7 @@ class Load:
             last = now
             if self.active_s >= 60 * (minute + 1):
                 minute += 1
+                self.asked.append(sum(self.done.values()))
                 for name, kib in resident_kib(session).items():
                     self.memory_kib.setdefault(name, []).append(kib)
                 await self.check(client)
@@ -170,6 +172,7 @@ async def soak(load: Load, session: int, concurrency: int) -> dict[str, Any]:
         "slot_checks": load.checks,
         "at_rest": rest,
         "memory_kib": totals,
+        "requests_by_minute": load.asked,
         "memory_by_process_kib": load.memory_kib,
         "sizes": final.get("sizes"),
         "counters": final.get("counters"),

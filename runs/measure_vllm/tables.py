@@ -164,7 +164,7 @@ def counted(recorded: Recorded) -> list[tuple[str, ...]]:
 
 
 def soak_section(path: Path) -> list[str]:
-    """What half an hour of mixed load left behind."""
+    """What mixed load left behind."""
     found = json.loads(path.read_text(encoding="utf-8"))
     requests, memory, counters = found["requests"], found["memory_kib"], found["counters"]
     kinds = ", ".join(f"{count} {kind}" for kind, count in requests.items())
@@ -179,6 +179,17 @@ def soak_section(path: Path) -> list[str]:
         f"outside the hot vocabulary, and {counters['inserted']:,} rows inserted. Memory of all its processes: "
         f"{gib[0]:.2f} GiB after a minute, {gib[1]:.2f} half-way, {gib[2]:.2f} at the end.",
         *(f"Otherwise than it should, {count} times: `{one}`" for one, count in Counter(found["wrong"]).items()),
+    ]
+
+
+def stock_section(path: Path) -> list[str]:
+    """What the same load does to vLLM's memory without the plugin."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    asked, processes = found["requests_by_minute"], found["memory_by_process_kib"]
+    grown = ", ".join(f"{name} {kib[0] / 2**20:.2f} to {kib[-1] / 2**20:.2f}" for name, kib in processes.items())
+    return [
+        f"`results/{path.name}`. The same load without the plugin, stock speculation, {found['minutes']} minutes: from "
+        f"{asked[0]} requests to {asked[-1]}, memory in GiB: {grown}."
     ]
 
 
@@ -205,6 +216,8 @@ def main() -> None:
             parts += equality_section(path)
     if (soak := args.results / "vllm_soak.json").exists():
         parts += soak_section(soak)
+    if (stock := args.results / "vllm_soak_stock.json").exists():
+        parts += stock_section(stock)
     write_text(args.output, "\n\n".join(parts) + "\n")
 
 
