@@ -10,7 +10,7 @@
 #     SELFCHAT       conversations that SmolLM2 wrote itself, packed by runs/train_demo_draft/selfchat.py
 #     PER_GROUP, TOKENS   how much is asked; each stage's own defaults fit the time named below on two cores
 #
-# Stages: engines (20 minutes), shapes (10), qwen_maps (3, not timed), qwen (12). Every stage keeps what it finished: run
+# Stages: engines (20 minutes), shapes (10), qwen_maps (3, not timed), qwen (20). Every stage keeps what it finished: run
 # it again after an interruption. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -56,9 +56,9 @@ qwen_maps() {
 # The best chain of each kind is chosen on the last two HumanEval problems, which are not among those measured.
 qwen() {
   local pair="--target $QWEN/qwen2.5-coder-1.5b-instruct.gguf --draft $QWEN/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-  local tokens=${TOKENS:-64} out=${OUT:-results} trial="plain" k kind
+  local tokens=${TOKENS:-192} out=${OUT:-results} trial="plain" k kind
   for kind in full static dynamic; do
-    for k in ${KS:-2 3 4 5 6}; do trial+=",$kind k=$k"; done
+    for k in ${KS:-4 6 8}; do trial+=",$kind k=$k"; done
   done
   tail -n 2 "$DATA/human_eval.jsonl" > out/qwen_trial.jsonl
   measure_qwen() { # MAP METHODS RESULTS PROMPTS...
@@ -71,9 +71,12 @@ qwen() {
   local methods
   methods=$($python runs/measure_engine/best_k.py out/qwen_trial_code.jsonl)
   measure_qwen code "$methods" "$out/qwen_human_eval_bf16.jsonl" --prompts "$DATA/human_eval.jsonl" \
-    --per-group "${PER_GROUP:-8}"
-  [ "${CHAT_PER_GROUP:-2}" = 0 ] || measure_qwen chat "$methods" "$out/qwen_chat_bf16.jsonl" --prompts "$DATA/gsm8k_test.parquet" \
-    --prompts "$DATA/spec_bench.jsonl" --groups gsm8k_test,mt_bench,translation,qa --per-group "${CHAT_PER_GROUP:-2}"
+    --per-group "${PER_GROUP:-6}"
+  # A long chain ends where a token is missing: more rows for the k at which the full draft is fastest.
+  SIZE=49152 measure_qwen code "plain,full k=8,dynamic k=8" "$out/qwen_human_eval_49152_bf16.jsonl" \
+    --prompts "$DATA/human_eval.jsonl" --per-group "${PER_GROUP:-6}"
+  [ "${CHAT_PER_GROUP:-2}" = 0 ] || measure_qwen chat "$methods" "$out/qwen_chat_bf16.jsonl" \
+    --prompts "$DATA/gsm8k_test.parquet" --prompts "$DATA/spec_bench.jsonl" --groups gsm8k_test,mt_bench,translation,qa --per-group "${CHAT_PER_GROUP:-2}"
 }
 
 [ $# -gt 0 ] || set -- engines shapes qwen_maps qwen
