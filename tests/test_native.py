@@ -126,6 +126,27 @@ def test_a_path_of_a_tree_has_the_bits_of_the_same_chain(dtype: torch.dtype, pas
         assert torch.equal(model.forward(after, cache).logits, model.forward(after, alone).logits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(7, 5), (33, 48), (130, 577)], ids=str)
+@pytest.mark.parametrize("pack", [True, False])
+@torch.inference_mode()
+def test_products_of_any_shape_are_the_plain_ones(dtype: torch.dtype, shape: tuple[int, int], pack: bool) -> None:
+    if native.obstacle(dtype, "cpu") is not None:
+        pytest.skip(f"no packed {dtype} products here")
+    generator = torch.Generator().manual_seed(5)
+    weight, bias, other = (torch.randn(size, generator=generator).to(dtype) for size in (shape, shape[0], shape))
+    x = torch.randn(40, shape[1], generator=generator).to(dtype)
+    product = native.NativeLinear(weight.clone(), bias, pack=pack)
+    for now in (weight, other):
+        product.reload(now, bias)
+        expected = x.double() @ now.double().T + bias.double()
+        found = product(x)
+        # A sum of up to 577 float32 products, then rounded to the dtype.
+        tolerance = max(torch.finfo(dtype).eps, 32 * torch.finfo(torch.float32).eps) * float(expected.abs().max())
+        torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
+        assert all(torch.equal(product(x[:n]), found[:n]) for n in range(1, 40))
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
     folder = tmp_path_factory.mktemp("native")

@@ -64,10 +64,10 @@ class PackedLinear(nn.Module):
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """``residual + self(x)``, added before the result is rounded where packed."""
+        if not self.is_packed:
+            return residual + self(x)
         with span(LINEARS):
-            if self.is_packed:
-                return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-            return residual + functional.linear(x, self.weight, self.bias)
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, packed={self.is_packed}"

@@ -128,8 +128,8 @@ class BlockCache:
 
     def __init__(self, num_layers: int, heads: int, head_dim: int, capacity: int = 512) -> None:
         blocks = -(-capacity // KEYS)
-        self.keys = torch.empty(num_layers, heads, blocks, head_dim, KEYS)
-        self.values = torch.empty(num_layers, heads, blocks * KEYS, head_dim)
+        self.keys = torch.empty(num_layers, heads, blocks, head_dim, KEYS, dtype=torch.float32)
+        self.values = torch.empty(num_layers, heads, blocks * KEYS, head_dim, dtype=torch.float32)
         self.length = 0
 
     def reserve(self, n: int) -> int:

@@ -1,13 +1,13 @@
 """Decoder layers and their cache in one call of ``native/layer.cpp``, with the results of ``layers.py``."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from hothead.models.cache import BlockCache
 from hothead.models.layers import RMSNorm, side_by_side
-from hothead.native import NativeLinear, native_classes
+from hothead.native import native_classes
 
 
 class CompiledLayers:
@@ -19,20 +19,18 @@ class CompiledLayers:
         InputError: it cannot be compiled (see ``hothead.native``).
     """
 
-    def __init__(self, layers: Iterable[Any], norm: nn.Module | None = None) -> None:
+    def __init__(self, layers: Sequence[Any], norm: nn.Module | None = None) -> None:
         last = None if norm is None else RMSNorm(norm)
         self._native = native_classes().Layers(None if last is None else last.weight, last.eps if last else 0.0)
-        self._count = 0
         for layer in layers:
-            attention = layer.self_attn
-            self._heads: int = attention.k_proj.out_features // attention.head_dim
-            self._head_dim: int = attention.head_dim
             self._native.add(_native_layer(layer))
-            self._count += 1
+        attention = layers[0].self_attn
+        key_heads = attention.k_proj.out_features // attention.head_dim
+        self._cache_shape: tuple[int, int, int] = (len(layers), key_heads, attention.head_dim)
 
     def new_cache(self, capacity: int) -> BlockCache:
         """An empty cache for these layers."""
-        return BlockCache(self._count, self._heads, self._head_dim, capacity)
+        return BlockCache(*self._cache_shape, capacity)
 
     def __call__(
         self,
@@ -65,7 +63,7 @@ def _native_layer(layer: Any) -> Any:
         None if norm is None else norm.weight,
         mlp_norm.weight,
         mlp_norm.eps,
-        *(side_by_side(NativeLinear, *linears).blocks for linears in products),
+        *(native_classes().Linear(*side_by_side(*linears)) for linears in products),
         attention.q_proj.out_features // attention.head_dim,
         attention.k_proj.out_features // attention.head_dim,
         attention.head_dim,

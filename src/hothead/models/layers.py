@@ -6,8 +6,8 @@ precedes them, and keys go straight into the cache. The weights are the model's 
 its logits when a target is loaded, and what is not known to fit stays with transformers.
 """
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,6 @@ from hothead.models.window import Window
 from hothead.packed import PackedLinear
 from hothead.spans import ATTENTION, span
 
-Kind = TypeVar("Kind", bound=PackedLinear)
-
 
 class FusedLayers:
     """Decoder layers and the norm behind them.
@@ -30,13 +28,15 @@ class FusedLayers:
         norm: None for none.
     """
 
-    def __init__(self, layers: Iterable[Any], norm: nn.Module | None = None) -> None:
+    def __init__(self, layers: Sequence[Any], norm: nn.Module | None = None) -> None:
         self._layers = [FusedLayer(layer) for layer in layers]
         self._norm = None if norm is None else RMSNorm(norm)
+        is_on_cpu = layers[0].mlp.down_proj.weight.device.type == "cpu"
+        self._cache_dtype = torch.float32 if is_on_cpu else None
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for these layers."""
-        return KVCache(len(self._layers), capacity, torch.float32 if self._layers[0].is_on_cpu else None)
+        return KVCache(len(self._layers), capacity, self._cache_dtype)
 
     def __call__(
         self,
@@ -64,7 +64,7 @@ class FusedLayers:
             if index in taps:
                 tapped[index] = x
             x = layer(x, rotation, cache, index, unseen, None if index else attention_input)
-        features = torch.cat([x[:, :0], *(tapped[tap] for tap in taps)], dim=-1)
+        features = torch.cat([tapped[tap] for tap in taps], dim=-1) if taps else x[:, :0]
         return x if self._norm is None else self._norm(x), features
 
 
@@ -84,12 +84,11 @@ class FusedLayer:
         is_identity = isinstance(layer.input_layernorm, nn.Identity)
         self._input_norm = None if is_identity else RMSNorm(layer.input_layernorm)
         self._width: int = mlp.gate_proj.out_features
-        self._qkv = side_by_side(PackedLinear, attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = side_by_side(PackedLinear, attention.o_proj)
+        self._qkv = PackedLinear(*side_by_side(attention.q_proj, attention.k_proj, attention.v_proj))
+        self._out = PackedLinear(*side_by_side(attention.o_proj))
         self._mlp_norm = RMSNorm(layer.post_attention_layernorm)
-        self._gate_up = side_by_side(PackedLinear, mlp.gate_proj, mlp.up_proj)
-        self._down = side_by_side(PackedLinear, mlp.down_proj)
-        self.is_on_cpu = mlp.down_proj.weight.device.type == "cpu"
+        self._gate_up = PackedLinear(*side_by_side(mlp.gate_proj, mlp.up_proj))
+        self._down = PackedLinear(*side_by_side(mlp.down_proj))
 
     def __call__(
         self,
@@ -168,10 +167,10 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin).to(x.dtype)
 
 
-def side_by_side(kind: type[Kind], *linears: nn.Linear) -> Kind:
-    """One product for several that read the same input."""
+def side_by_side(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Weight [out, in] and bias [out] or None of one product for several that read the same input."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
-        return kind(weight)
+        return weight, None
     biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias.detach() for x in linears]
-    return kind(weight, torch.cat(biases))
+    return weight, torch.cat(biases)

@@ -128,40 +128,28 @@ class NativeLinear(PackedLinear):
     """``x @ weight.T + bias`` by ``products.h``: on a copy of the weight in blocks, or on the rows themselves.
 
     Every row of the result has the same bits whatever the other rows are, which oneDNN's products do not promise.
-
-    Attributes:
-        blocks: the packed weight, as ``layer.cpp`` takes it; None if it is not packed.
     """
 
     packs_written_rows = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         super().__init__(weight.contiguous(), bias, pack=False)
-        self.is_packed = pack
-        self.blocks: Any = None
+        classes = native_classes()  # their library defines the product of rows too
+        self._blocks: Any = None
         if pack:
-            self.blocks = native_classes().Linear(self.weight, self.bias)
+            self._blocks = classes.Linear(self.weight, self.bias)
             self.weight = self.weight.new_empty(0)
-        else:
-            native_classes()  # their library defines the product
 
     def reload(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """As :meth:`PackedLinear.reload`."""
-        if not self.is_packed:
+        if self._blocks is None:
             return super().reload(weight, bias)
         self.bias = bias
-        self.blocks = native_classes().Linear(weight.detach().contiguous(), bias)
+        self._blocks = native_classes().Linear(weight.detach().contiguous(), bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
         with span(LINEARS):
-            if self.is_packed:
-                return self.blocks.forward(x, None)
+            if self._blocks is not None:
+                return self._blocks.forward(x)
             return torch.ops.hothead.rows_linear(x, self.weight, self.bias)
-
-    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """``residual + self(x)``, added before the result is rounded."""
-        if not self.is_packed:
-            return residual + self(x)
-        with span(LINEARS):
-            return self.blocks.forward(x, residual)

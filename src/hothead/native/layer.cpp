@@ -196,6 +196,7 @@ struct Layers : torch::CustomClassHolder {
   std::tuple<Tensor, Tensor> pass(const Tensor& input, const OptionalTensor& attention_input, const Tensor& cos,
                                   const Tensor& sin, const Held& held, int64_t past, const OptionalTensor& unseen,
                                   const std::vector<int64_t>& taps) const {
+    TORCH_CHECK(held.keys.size(-1) == kKeys, "keys in blocks of ", held.keys.size(-1), "; expected ", kKeys);
     const int64_t n = input.size(0), width = input.size(1);
     Tensor x = input.clone(at::MemoryFormat::Contiguous), normed = norm_ ? at::empty_like(x) : x;
     Tensor tapped = at::empty({n, int64_t(taps.size()), width}, x.options());

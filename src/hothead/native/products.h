@@ -192,15 +192,14 @@ struct Linear : torch::CustomClassHolder {
     });
   }
 
-  // [n, ins] -> [n, outs], plus a residual [n, outs] if there is one.
-  Tensor forward(const Tensor& input, const OptionalTensor& residual) const {
-    const Tensor x = input.contiguous(), added = residual ? residual->contiguous() : Tensor();
+  // [n, ins] -> [n, outs].
+  Tensor forward(const Tensor& input) const {
+    const Tensor x = input.contiguous();
     Tensor y = at::empty({x.size(0), outs}, x.options());
     with_dtype(x, [&](auto zero) {
       using T = decltype(zero);
       together(outs * ins > kParallel, [&](const Member& member) {
-        run(member, x.const_data_ptr<T>(), x.size(0), residual ? added.const_data_ptr<T>() : nullptr,
-            y.mutable_data_ptr<T>());
+        run(member, x.const_data_ptr<T>(), x.size(0), static_cast<const T*>(nullptr), y.mutable_data_ptr<T>());
       });
     });
     return y;
