@@ -1,6 +1,7 @@
-"""Train the EAGLE-3 draft: distillation from stored taps with an unrolled chain and no feature loss, in one process.
+"""Train the EAGLE-3 draft: distillation from stored taps with an unrolled chain and no feature loss, data parallel.
 
-It resumes from its checkpoint, reads new shards at each epoch, and logs JSON lines.
+Start one process a core, as `../train_demo_draft/train.py` is started. It resumes from its checkpoint, reads new shards
+at each epoch, and logs JSON lines.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from batches import Batch, Extent, collate, plan_epoch
 from draft import DraftConfig
-from eagle3 import Eagle3, save_eagle3
+from eagle3 import Eagle3, load_eagle3, save_eagle3
 from evaluate import draft_chains, summarise
 from losses import ColumnSampler, draft_loss, soft_labels
 from safetensors.torch import load_file
@@ -23,7 +25,7 @@ from shards import Example
 from taps import TAPS
 from target import load_embedding, read_config
 from torch import Tensor, nn
-from train import Groups, load_groups, lr_factor, optimizers, save_checkpoint
+from train import Groups, average_gradients, load_groups, lr_factor, optimizers, save_checkpoint
 from warm import warm_config, warm_state
 
 from hothead.ranking.ranking import TokenRanking
@@ -106,6 +108,7 @@ def parse() -> argparse.Namespace:
     add("--ranking", type=Path, required=True, help="token ranking that the draft vocabulary is chosen by")
     add("--out", type=Path, required=True, help="folder for checkpoint, log and draft")
     add("--init-eagle", type=Path, help="EAGLE-1 draft's model.safetensors to start from (warm.py)")
+    add("--init", type=Path, help="folder of an EAGLE-3 draft to go on from; its vocabulary is kept")
     add("--vocab-size", type=int, default=16384, help="rows of the draft's head")
     add("--kv-heads", type=int, default=9, help="without --init-eagle; with it, 18 heads have keys of their own")
     add("--steps", type=int, default=1200, help="optimizer steps")
@@ -131,31 +134,40 @@ def parse() -> argparse.Namespace:
     add("--eval-every", type=int, default=150)
     add("--eval-examples", type=int, default=32)
     add("--seed", type=int, default=0)
+    add("--rank", type=int, default=0)
+    add("--world", type=int, default=1)
+    add("--rendezvous", type=Path, help="file the processes meet at")
     args = parser.parse_args()
     args.optimizer = "muon"
     return args
 
 
 class Trainer:
-    """The state of the training."""
+    """The state of one training process."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.target = read_config(args.target)
         self.embedding = load_embedding(args.target)
-        ranking = TokenRanking.load(args.ranking)
-        vocab = DraftVocab.from_ranking(ranking, size=args.vocab_size, target_vocab_size=self.target.vocab_size)
-        config = DraftConfig.like(self.target, args.intermediate)
-        config = warm_config(config) if args.init_eagle else replace(config, num_kv_heads=args.kv_heads)
-        self.draft = Eagle3(config, vocab, torch.ones(len(TAPS) * self.target.hidden_size))
+        self.draft = self.new_draft()
         self.opts = optimizers(self.draft, args)
         self.checkpoint = args.out / "checkpoint.pt"
         self.step = self.positions = 0
         self.resume()
         self.rng = random.Random(args.seed + self.step)
-        torch.manual_seed(args.seed + 1000 * self.step)
-        self.log = (args.out / "log.jsonl").open("a")
+        torch.manual_seed(args.seed + 1000 * self.step + args.rank)
+        self.log = (args.out / "log.jsonl").open("a") if args.rank == 0 else None
         self.started = time.perf_counter()
+
+    def new_draft(self) -> Eagle3:
+        """Of the sizes that were asked for."""
+        args, config = self.args, DraftConfig.like(self.target, self.args.intermediate)
+        if args.init:
+            return load_eagle3(args.init, config)
+        ranking = TokenRanking.load(args.ranking)
+        vocab = DraftVocab.from_ranking(ranking, size=args.vocab_size, target_vocab_size=self.target.vocab_size)
+        config = warm_config(config) if args.init_eagle else replace(config, num_kv_heads=args.kv_heads)
+        return Eagle3(config, vocab, torch.ones(len(TAPS) * self.target.hidden_size))
 
     def resume(self) -> None:
         """Load the checkpoint if there is one."""
@@ -168,9 +180,10 @@ class Trainer:
         self.step, self.positions = state["step"], state["tokens"]
 
     def write(self, **row: object) -> None:
-        """Append a row to the log."""
-        self.log.write(json.dumps(row) + "\n")
-        self.log.flush()
+        """Append a row to the log (the first process only)."""
+        if self.log:
+            self.log.write(json.dumps(row) + "\n")
+            self.log.flush()
 
     def start(self, groups: Groups) -> None:
         """Set what is not drawn at random: scales, `fc` and the norm before the head."""
@@ -178,7 +191,9 @@ class Trainer:
         self.rng.shuffle(order)
         sample = Sample.of(order, self.embedding)
         self.draft.tap_scale.copy_(sample.taps.pow(2).mean(0).sqrt().clamp_min(1e-3))
-        if self.args.init_eagle:
+        if self.args.init:
+            self.draft.load_public_state(load_file(self.args.init / "model.safetensors"))
+        elif self.args.init_eagle:
             eagle, like = load_file(self.args.init_eagle), DraftConfig.like(self.target, self.args.intermediate)
             taps = sample.taps / self.draft.tap_scale
             state = warm_state(eagle, like, taps, sample.features, sample.next_embeds)
@@ -190,8 +205,10 @@ class Trainer:
     def epoch(self) -> None:
         """Read the shards there are and go once over them."""
         args = self.args
+        if args.world > 1:
+            dist.barrier()
         groups = load_groups(args.shards, self.target.vocab_size, args)
-        sampler = ColumnSampler(groups.counts, args.frequent, args.others, args.seed + self.step)
+        sampler = ColumnSampler(groups.counts, args.frequent, args.others, args.seed + self.step + args.rank)
         if self.step == 0:
             self.start(groups)
         held = [e for e in groups.held_out if len(e) - e.answer_start > 8]
@@ -202,12 +219,12 @@ class Trainer:
             event="epoch", step=self.step, examples=len(kept), held_out=len(held),
             batches=len(batches), positions=sum(x.span for x in kept),
         )  # fmt: skip
-        for batch in batches:
+        for at in range(args.rank, len(batches) - len(batches) % args.world, args.world):
             if self.step >= args.steps:
                 return
-            self.train_step(collate(batch, args.context_weight), sampler)
+            self.train_step(collate(batches[at], args.context_weight), sampler)
             last = self.step == args.steps
-            if self.step % args.eval_every == 0 or last:
+            if self.log and (self.step % args.eval_every == 0 or last):
                 self.check(held if last else held[: args.eval_examples])
 
     def train_step(self, batch: Batch, sampler: ColumnSampler) -> None:
@@ -218,6 +235,8 @@ class Trainer:
         for opt in self.opts:
             opt.zero_grad(set_to_none=True)
         loss.backward()
+        if args.world > 1:
+            average_gradients(self.draft, args.world)
         norm = float(nn.utils.clip_grad_norm_(self.draft.parameters(), 10.0))
         rate = args.lr * lr_factor(self.step, args)
         for opt in self.opts:
@@ -225,7 +244,7 @@ class Trainer:
                 group["lr"] = rate
             opt.step()
         self.step += 1
-        self.positions += int((batch.weight > 0).sum())
+        self.positions += int((batch.weight > 0).sum()) * args.world
         if self.step % args.log_every == 0 or self.step == 1:
             self.write(
                 step=self.step, tokens=self.positions, lr=round(rate, 7), ce=ces, grad_norm=round(norm, 3),
@@ -247,12 +266,18 @@ def main() -> None:
     args = parse()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
+    if args.world > 1:
+        meet = f"file://{args.rendezvous.resolve()}"
+        dist.init_process_group("gloo", init_method=meet, rank=args.rank, world_size=args.world)
     args.out.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(args)
     options = {k: v for k, v in vars(args).items() if not isinstance(v, Path)}
     trainer.write(event="start", step=trainer.step, **options)
     while trainer.step < args.steps:
         trainer.epoch()
+    if args.world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

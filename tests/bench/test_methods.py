@@ -11,6 +11,8 @@ from hothead.errors import InputError
     [
         ("plain", Method("plain")),
         ("full k=6", Method("full", (6, 1, 7))),
+        ("dynamic k=6 p=.25 slots=64", Method("dynamic", (6, 1, 7), slots=64, p_min=0.25)),
+        ("full p=1", Method("full", p_min=1.0)),
         ("static tree", Method("static", (3, 4, 8))),
         ("dynamic 4/8/16 size=4096 slots=0", Method("dynamic", (4, 8, 16), 4096, 0)),
         ("static size=2048 k=2", Method("static", (2, 1, 3), 2048)),
@@ -28,6 +30,8 @@ def test_names_are_read(name: str, expected: Method) -> None:
         ("", "no method is called ''"),
         ("static fast", "'fast' is none of tree"),
         ("static k=", "'k=' is none of tree"),
+        ("static p=x", "'p=x' is none of tree"),
+        ("plain p=0.5", "plain has no use for p=0.5"),
         ("static tree k=3", "gives two shapes"),
         ("plain tree", "plain has no use for tree"),
         ("full size=64", "full has no use for size=64"),
@@ -61,4 +65,6 @@ def test_each_is_measured_against_the_full_vocabulary_of_its_shape() -> None:
         "vllm": "full",
     }
     assert full_of("static", ("plain", "static")) is None
+    assert full_of("static k=6 p=0.3", ("full k=6", "full k=6 p=.30", "static k=6 p=0.3")) == "full k=6 p=.30"
+    assert full_of("static k=6 p=0.3", ("full", "full k=6 p=0.5", "static k=6 p=0.3")) == "full k=6 p=0.5"
     assert [name for name in names if is_hot(name)] == ["static", "static 4/4/12", "dynamic k=2"]

@@ -43,8 +43,13 @@ def random_probs(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).mul(1.5).softmax(-1)
 
 
-def emitted_counts(draws: int, is_drafted_greedily: bool = False, wrong_q: bool = False) -> np.ndarray:
-    """How often each pair of first two emitted ids came, [V, V]; rows of p do not depend on the path here."""
+def emitted_counts(
+    draws: int, is_drafted_greedily: bool = False, wrong_q: bool = False, drop_below: float = 0.0
+) -> np.ndarray:
+    """How often each pair of first two emitted ids came, [V, V]; rows of p do not depend on the path here.
+
+    The mistakes: ``wrong_q`` swaps the distributions, ``drop_below`` takes back a drawn token that is less likely.
+    """
     p = random_probs(0, K + 1, V)
     q = random_probs(1, K, len(HOT))
     rows = torch.tensor([*HOT, -1])
@@ -56,8 +61,10 @@ def emitted_counts(draws: int, is_drafted_greedily: bool = False, wrong_q: bool 
             proposal = Proposal(torch.tensor(HOT)[q.argmax(-1)])
         else:
             ids = torch.tensor(HOT)[torch.multinomial(q, 1, generator=generator).squeeze(-1)]
+            likely = q.gather(-1, torch.tensor([[HOT.index(i)] for i in ids.tolist()])).flatten() >= drop_below
+            ids = ids[: int(likely.long().cumprod(0).sum())]
             proposal = Proposal(ids, None, q_rows.flip(0) if wrong_q else q_rows, torch.arange(K), rows)
-        first, *rest = verify_sampled(proposal, p, generator).target_ids
+        first, *rest = verify_sampled(proposal, p[: len(proposal) + 1], generator).target_ids
         # A round that ends early goes on with a fresh draw, as the next round would.
         second = rest[0] if rest else int(torch.multinomial(p[1], 1, generator=generator))
         counts[first, second] += 1
@@ -73,11 +80,11 @@ def test_the_verifier_is_exact(is_drafted_greedily: bool) -> None:
 
 
 def test_mistakes_show() -> None:
-    """With a q other than the one drafted from, the same test rejects: it has the power it needs."""
+    """The same test rejects another q than the one drafted from, and taking unlikely tokens back: it has the power."""
     draws = 12_000
     p = random_probs(0, K + 1, V).numpy()
-    counts = emitted_counts(draws, wrong_q=True)
-    assert p_value(counts.ravel(), draws * np.outer(p[0], p[1]).ravel()) < ALPHA
+    for counts in (emitted_counts(draws, wrong_q=True), emitted_counts(draws, drop_below=0.3)):
+        assert p_value(counts.ravel(), draws * np.outer(p[0], p[1]).ravel()) < ALPHA
 
 
 def tree_counts(draws: int, topk: int, kept_tokens: int, keep_the_likeliest: bool = False) -> np.ndarray:
@@ -185,14 +192,17 @@ def enumerated(target: Target, params: SamplingParams) -> np.ndarray:
         ("standalone", "dynamic", {"topk": 2, "top_p": 0.8}),
         ("standalone", "dynamic", {"topk": 3, "draft_sampling": "greedy"}),
         ("eagle", "dynamic", {"topk": 3}),
+        ("standalone", "dynamic", {"p_min": 0.3}),
+        ("standalone", "static", {"topk": 2, "p_min": 0.3}),
+        ("standalone", "dynamic", {"topk": 3, "p_min": 0.15}),
     ],
 )
 def test_the_engine_is_exact(target: Target, draft_name: str, method: str, sampling: dict) -> None:
-    shape = DraftShape(2, sampling.get("topk", 1))
+    shape = DraftShape(2, sampling.get("topk", 1), p_min=sampling.get("p_min", 0.0))
     draft = toy_standalone(target, noise=0.3) if draft_name == "standalone" else toy_eagle(target)
     vocab = None if method == "full" else DraftVocab(np.array([0, 3, 5]), WORDS)
     decoder = SpeculativeDecoder(target, draft, vocab, DynamicConfig(2) if method == "dynamic" else None, shape)
-    others = {name: value for name, value in sampling.items() if name != "topk"}
+    others = {name: value for name, value in sampling.items() if name not in ("topk", "p_min")}
     params = SamplingParams(temperature=0.9, max_new_tokens=LENGTH, ignore_eos=True, **others)
     counts = np.zeros(WORDS**LENGTH)
     for seed in range(DRAWS):

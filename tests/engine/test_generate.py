@@ -1,5 +1,7 @@
 """The loop on toy models: the same text whatever drafts, and everything that ends an answer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,9 +53,12 @@ def test_plain_decoding_is_transformers_own_greedy_text(target: Target) -> None:
     assert found.stats.rounds == 59
 
 
-@pytest.mark.parametrize("shape", [(1,), (4,), (7,), (4, 2), (3, 4, 12), (6, 8, 32)], ids=str)
+SHAPES = [(1,), (4,), (7,), (4, 2), (3, 4, 12), (6, 8, 32), (6, 1, None, 0.1), (4, 3, 12, 0.05)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("method", ["full", *dynamics()])
-def test_greedy_text_is_plain_text(target: Target, draft: Draft, method: str, shape: tuple[int, ...]) -> None:
+def test_greedy_text_is_plain_text(target: Target, draft: Draft, method: str, shape: tuple) -> None:
     vocab = None if method == "full" else hot_vocab(target)
     decoder = SpeculativeDecoder(target, draft, vocab, dynamics().get(method), DraftShape(*shape))
     plain = SpeculativeDecoder(target)
@@ -74,6 +79,20 @@ def test_a_wider_tree_is_accepted_more(target: Target) -> None:
         for shape in ((), (2, 8), (4, 24))
     ]
     assert lengths[0] < lengths[1] < lengths[2]
+
+
+@pytest.mark.parametrize(("shape", "shortest"), [((4,), (1,)), ((4, 2, 7), (1, 2, 3))], ids=str)
+def test_an_unsure_draft_stops(target: Target, shape: tuple, shortest: tuple) -> None:
+    """Rounds between those of one level, for a draft that is never sure enough, and those of all levels."""
+    draft = toy_standalone(target, noise=0.02)
+
+    def rounds(shape: DraftShape) -> int:
+        return SpeculativeDecoder(target, draft, shape=shape).generate(PROMPT, LONG).stats.rounds
+
+    fixed = DraftShape(*shape)
+    assert rounds(replace(fixed, p_min=1.0)) == rounds(DraftShape(*shortest))
+    assert rounds(replace(fixed, p_min=1e-9)) == rounds(fixed)
+    assert rounds(fixed) < rounds(replace(fixed, p_min=0.3)) < rounds(DraftShape(*shortest))
 
 
 def test_the_draft_never_proposes_what_is_not_hot(target: Target) -> None:

@@ -121,6 +121,8 @@ def test_greedy_verification_takes_the_longest_path() -> None:
         ((4, 1, 9), "verifies 5 tokens"),
         ((2, 2, 8), "between 2 and 7"),
         ((2, 2, 1), "between 2 and 7"),
+        ((2, 1, None, 1.5), "p_min is a probability"),
+        ((2, 1, None, -0.1), "p_min is a probability"),
     ],
 )
 def test_shapes_that_no_tree_has(arguments: tuple[int, ...], message: str) -> None:

@@ -104,7 +104,7 @@ def decoder_makers(
     def maker(method: Method) -> MakeDecoder:
         if method.kind == PLAIN:
             return lambda: SpeculativeDecoder(target)
-        drafted = shape if method.shape is None else DraftShape(*method.shape)
+        drafted = drafted_shape(method, shape)
         if method.kind == FULL:
             return lambda: SpeculativeDecoder(target, draft, shape=drafted)
         kept = vocab if method.size is None or vocab_of is None else vocab_of(method.size)
@@ -118,6 +118,16 @@ def decoder_makers(
     return {name: maker(parse_method(name, tree)) for name in names}
 
 
+def drafted_shape(method: Method, default: DraftShape) -> DraftShape:
+    """What a method drafts in a round; ``default`` gives what its name does not.
+
+    Raises:
+        InputError: no tree has this shape.
+    """
+    p_min = default.p_min if method.p_min is None else method.p_min
+    return replace(default, p_min=p_min) if method.shape is None else DraftShape(*method.shape, p_min=p_min)
+
+
 def check_methods(
     names: Sequence[str], has_draft: bool, has_vocab: bool, has_counts: bool, tree: str = DEFAULT_TREE
 ) -> None:
@@ -127,8 +137,7 @@ def check_methods(
     """
     methods = [parse_method(name, tree) for name in names]
     for method in methods:
-        if method.shape is not None:
-            DraftShape(*method.shape)
+        drafted_shape(method, DraftShape())
     if len(set(names)) < len(names):
         raise InputError(f"a method is named twice: {', '.join(names)}")
     if PLAIN not in names:

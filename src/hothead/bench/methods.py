@@ -1,7 +1,8 @@
 """What a method's name means: ``dynamic 4/4/12 size=4096 slots=256``. Needs no torch.
 
 A name is a kind, then words in any order: ``tree`` or ``LEVELS/TOPK/TOKENS`` for the shape of what is drafted, ``k=N``
-for a chain of N, ``size=N`` and ``slots=N`` for the vocabulary. What a name does not say is the run's own setting.
+for a chain of N, ``p=P`` for drafting on only from paths at least that likely, ``size=N`` and ``slots=N`` for the
+vocabulary. What a name does not say is the run's own setting.
 """
 
 import re
@@ -14,6 +15,7 @@ from hothead.errors import InputError
 HOT = (STATIC, DYNAMIC)  # the kinds that this project is about
 SHAPE = re.compile(r"(\d+)/(\d+)/(\d+)")
 SETTING = re.compile(r"(k|size|slots)=(\d+)")
+P_MIN = re.compile(r"p=(\d*\.?\d+)")
 TREE = "tree"
 DEFAULT_TREE = "4/4/12"
 
@@ -28,6 +30,7 @@ class Method:
     shape: Shape | None = None
     size: int | None = None
     slots: int | None = None
+    p_min: float | None = None
 
     @property
     def is_hot(self) -> bool:
@@ -45,8 +48,12 @@ def parse_method(name: str, tree: str = DEFAULT_TREE) -> Method:
     if kind not in METHODS:
         raise InputError(f"no method is called {name!r}; expected some of {', '.join(METHODS)}")
     shape: Shape | None = None
+    p_min: float | None = None
     settings: dict[str, int] = {}
     for word in words:
+        if said := P_MIN.fullmatch(word):
+            p_min = float(said[1])
+            continue
         if word == TREE or SHAPE.fullmatch(word):
             found = parse_shape(tree if word == TREE else word)
         elif setting := SETTING.fullmatch(word):
@@ -56,14 +63,16 @@ def parse_method(name: str, tree: str = DEFAULT_TREE) -> Method:
                 continue
             found = (value, 1, value + 1)
         else:
-            raise InputError(f"method {name!r}: {word!r} is none of tree, LEVELS/TOPK/TOKENS, k=N, size=N, slots=N")
+            raise InputError(
+                f"method {name!r}: {word!r} is none of tree, LEVELS/TOPK/TOKENS, k=N, p=P, size=N, slots=N"
+            )
         if shape is not None:
             raise InputError(f"method {name!r} gives two shapes; give one of tree, LEVELS/TOPK/TOKENS and k=N")
         shape = found
     useless = {PLAIN: bool(words), FULL: bool(settings), STATIC: "slots" in settings, FULL_REFRESH: "slots" in settings}
     if useless.get(kind):
         raise InputError(f"method {name!r}: {kind} has no use for {' '.join(words)}")
-    return Method(kind, shape, **settings)
+    return Method(kind, shape, p_min=p_min, **settings)
 
 
 def parse_shape(text: str) -> Shape:
@@ -97,6 +106,7 @@ def full_of(name: str, names: Sequence[str]) -> str | None:
     if name in fulls or not fulls:
         return None
     if name not in PEERS:
-        shape = parse_method(name).shape
-        return next((other for other in fulls if parse_method(other).shape == shape), fulls[0])
+        drafted = parse_method(name)
+        alike = [other for other in fulls if parse_method(other).shape == drafted.shape]
+        return next((other for other in alike if parse_method(other).p_min == drafted.p_min), (alike or fulls)[0])
     return fulls[0]

@@ -86,6 +86,7 @@ class Settings(Record):
     num_steps: int
     draft_topk: int = 1
     num_draft_tokens: int | None = None  # None: a chain's
+    draft_p_min: float = 0.0
     tree: str | None = None  # LEVELS/TOPK/TOKENS of the methods named "... tree"
     slots: int
     policy: str

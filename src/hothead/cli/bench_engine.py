@@ -122,6 +122,7 @@ def bench_engine(
             num_steps=engine.num_steps,
             draft_topk=engine.draft_topk,
             num_draft_tokens=None if engine.draft_topk == 1 else engine.shape().width,
+            draft_p_min=engine.draft_p_min,
             tree=tree,
             slots=engine.slots,
             policy=engine.policy,

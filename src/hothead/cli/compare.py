@@ -99,6 +99,7 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         num_steps=engine.num_steps,
         draft_topk=engine.draft_topk,
         num_draft_tokens=None if engine.draft_topk == 1 else engine.shape().width,
+        draft_p_min=engine.draft_p_min,
         slots=engine.slots,
         policy=engine.policy,
         max_new_tokens=params.max_new_tokens,

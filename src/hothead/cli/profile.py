@@ -9,7 +9,7 @@ from hothead.engine.trace import Trace
 from hothead.report.profile import SpanCost
 
 ProfileOption = Annotated[
-    Path | None, option("Write a trace for a trace viewer; time the parts of a pass.", metavar="FILE")
+    Path | None, option("Write a trace, the parts of a pass too.", metavar="FILE")
 ]
 
 

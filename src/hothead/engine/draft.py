@@ -34,7 +34,7 @@ def propose(
     if num_steps == 0:
         proposal = Proposal(new_target_ids[:0])
     elif shape.topk == 1:
-        proposal = _chain(draft, head, hidden, num_steps, params, generator, watch)
+        proposal = _chain(draft, head, hidden, shape, num_steps, params, generator, watch)
     else:
         proposal = _tree(draft, head, hidden, shape, num_steps, params, generator, watch)
     draft.rollback()
@@ -45,6 +45,7 @@ def _chain(
     draft: Draft,
     head: HotHead,
     hidden: Tensor,
+    shape: DraftShape,
     num_steps: int,
     params: SamplingParams,
     generator: torch.Generator,
@@ -52,20 +53,30 @@ def _chain(
 ) -> Proposal:
     drafted: list[Tensor] = []
     distributions: list[Tensor] = []
+    path_log_prob = 0.0
     for step in range(num_steps):
         with watch.section("draft_head"):
             if params.drafts_by_sampling:
                 q = head.log_probs(hidden, params.temperature).exp()  # [1, R]
+                row = sample(q, generator)
                 distributions.append(q)
-                drafted.append(head.target_ids[sample(q, generator)])
+                drafted.append(head.target_ids[row])
+                log_prob = q[:, row].log()
+            elif shape.p_min:
+                log_prob, target_id = head.topk(hidden, 1)
+                drafted.append(target_id[0])
             else:
                 drafted.append(head.argmax(hidden))
-        if step + 1 < num_steps:
-            with watch.section("draft_steps"):
-                hidden = draft.step(drafted[-1], hidden)
+            # Only who asks for it waits for the device here.
+            if shape.p_min:
+                path_log_prob += float(log_prob)
+        if step + 1 == num_steps or path_log_prob < shape.min_log_prob:
+            break
+        with watch.section("draft_steps"):
+            hidden = draft.step(drafted[-1], hidden)
     if not distributions:
         return Proposal(torch.cat(drafted))
-    rows = torch.arange(num_steps, device=hidden.device)
+    rows = torch.arange(len(drafted), device=hidden.device)
     return Proposal(torch.cat(drafted), None, torch.cat(distributions), rows, _row_ids(head))
 
 
@@ -99,11 +110,14 @@ def _tree(
             before = sum(len(other.scores) for other in levels)
             levels.append(level)
             kept = level.best(shape.topk)
+            if shape.p_min:
+                kept = kept[level.path_log_probs[kept] >= shape.min_log_prob]
             frontier, path_log_probs, scores = before + kept, level.path_log_probs[kept], level.scores[kept]
-        if step + 1 < num_steps:
-            with watch.section("draft_steps"):
-                # The draft was given every frontier but the first, so its count of tokens is one behind these rows.
-                hidden = draft.step(level.target_ids[kept], hidden[level.parents[kept]], q_rows[-1][kept] - 1)
+        if step + 1 == num_steps or len(kept) == 0:
+            break
+        with watch.section("draft_steps"):
+            # The draft was given every frontier but the first, so its count of tokens is one behind these rows.
+            hidden = draft.step(level.target_ids[kept], hidden[level.parents[kept]], q_rows[-1][kept] - 1)
     with watch.section("draft_head"):
         chosen = best(torch.cat([level.scores for level in levels]), shape.width - 1)
         all_parents = torch.cat(parents)

@@ -4,9 +4,11 @@ Every level keeps the ``topk`` best tokens and gives each ``topk`` children; in 
 best tokens of all levels go to the target. Greedy drafting scores a token by the probability of its whole path.
 Sampled drafting perturbs that score by Gumbel noise so that siblings are drawn without replacement and the tree is a
 stochastic beam (Kool et al. 1903.06059, Jeon et al. 2402.14160): whether a token is kept then says nothing about
-which token it is, which is what makes the verification of ``verify.py`` exact.
+which token it is, which is what makes the verification of ``verify.py`` exact. So is drafting on only from likely
+paths: that looks at tokens that are kept either way, never at those that would follow.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,8 @@ class DraftShape:
         topk: tokens kept per level, and children per kept token; 1 drafts a chain.
         num_draft_tokens: tokens verified per round, the last committed one included; None: ``num_steps + 1`` for a
             chain, otherwise as many as a chain of twice the steps has, or all there are.
+        p_min: draft on after a token only while the draft gives its whole path at least this probability, 0: always.
+            A round is then as long as the draft is sure. The first level is always drafted.
 
     Raises:
         InputError: a value out of range, or a chain of another length than its steps.
@@ -32,12 +36,15 @@ class DraftShape:
     num_steps: int = 4
     topk: int = 1
     num_draft_tokens: int | None = None
+    p_min: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_steps < 1:
             raise InputError(f"num_steps must be at least 1; found {self.num_steps}")
         if self.topk < 1:
             raise InputError(f"topk must be at least 1; found {self.topk}")
+        if not 0 <= self.p_min <= 1:
+            raise InputError(f"p_min is a probability, from 0 to 1; found {self.p_min}")
         if self.topk == 1 and self.width != self.num_steps + 1:
             raise InputError(
                 f"a chain (topk 1) of {self.num_steps} steps verifies {self.num_steps + 1} tokens, the last committed "
@@ -51,10 +58,15 @@ class DraftShape:
 
     @property
     def width(self) -> int:
-        """Tokens of a verify pass."""
+        """Tokens of a verify pass, at most."""
         if self.num_draft_tokens is not None:
             return self.num_draft_tokens
         return min((self.num_steps if self.topk == 1 else 2 * self.num_steps) + 1, self.most_tokens)
+
+    @property
+    def min_log_prob(self) -> float:
+        """``p_min`` as a log-probability."""
+        return math.log(self.p_min) if self.p_min else -math.inf
 
     @property
     def most_tokens(self) -> int:

@@ -136,9 +136,10 @@ def headline(results: Results) -> str:
 
 
 def _shape(settings: Settings) -> str:
+    sure = f", p_min {settings.draft_p_min:g}" if settings.draft_p_min else ""
     if settings.draft_topk == 1:
-        return f"k = {settings.num_steps}"
-    return f"trees of {settings.num_steps} levels, topk {settings.draft_topk}, {settings.num_draft_tokens} tokens"
+        return f"k = {settings.num_steps}{sure}"
+    return f"trees of {settings.num_steps} levels, topk {settings.draft_topk}, {settings.num_draft_tokens} tokens{sure}"
 
 
 def place(outcome: Answer | Failure) -> str:
