@@ -148,6 +148,21 @@ def test_an_id_without_a_row_is_never_drafted(target: Target) -> None:
     assert torch.isfinite(logits[:, ids]).all()
 
 
+def test_without_a_head_of_its_own_it_reads_the_targets(target: Target) -> None:
+    tensors = eagle3_tensors(some_ids())
+    bare = {name: tensor for name, tensor in tensors.items() if name not in ("lm_head.weight", "d2t", "t2d")}
+    copied = bare | {"lm_head.weight": target.lm_head.weight.clone()}
+    answers = []
+    for found in (bare, copied):
+        draft = Eagle3Draft(eagle3_config(None), found, target)
+        assert draft.vocab is not None
+        assert draft.vocab.is_full
+        answers.append(SpeculativeDecoder(target, draft).generate([5, 6, 7], SamplingParams(max_new_tokens=30)))
+    assert answers[0].stats.misses == 0
+    assert answers[0].target_ids == answers[1].target_ids
+    assert answers[0].stats.rounds == answers[1].stats.rounds
+
+
 def test_a_pruned_draft_is_the_draft_over_the_same_vocabulary(target: Target, tmp_path: Path) -> None:
     folder = save_eagle3(tmp_path / "draft", some_ids())
     ranking = TokenRanking(np.random.default_rng(5).permutation(V) + 1, "")
@@ -179,7 +194,7 @@ def drop(tensors: dict[str, Any], name: str) -> None:
     ("change", "config", "error", "says"),
     [
         (lambda t: drop(t, "norm.weight"), {}, DraftMismatch, "missing norm.weight"),
-        (lambda t: drop(t, "lm_head.weight"), {}, DraftMismatch, "no lm_head.weight"),
+        (lambda t: drop(t, "lm_head.weight"), {}, DraftMismatch, "brings no lm_head.weight"),
         (lambda t: drop(t, "d2t"), {}, DraftMismatch, "missing d2t"),
         (lambda t: t.update(more=torch.ones(1)), {}, DraftMismatch, "extra more"),
         (lambda t: t.update({"fc.weight": torch.ones(H, 2 * H)}), {}, DraftMismatch, "fc.weight has shape"),

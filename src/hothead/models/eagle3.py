@@ -2,7 +2,8 @@
 
 ``fc`` fuses the target's hidden states before three of its layers into one feature g_t. One decoder layer reads the
 normed embedding of x_{t+1} and the normed g_t side by side; its output is the next g, and, normed, what the draft's
-own head reads. That head has rows for some target ids only, those that ``d2t`` names.
+own head reads. That head has rows for some target ids only, those that ``d2t`` names; a draft that brings no head reads
+the target's, as vLLM has it.
 """
 
 from typing import Any
@@ -86,17 +87,27 @@ class Eagle3Draft:
         norm.weight = nn.Parameter(tensors["norm.weight"], requires_grad=False)
         self._norm = RMSNorm(norm)
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
-        self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head)
+        if "lm_head.weight" in tensors:
+            self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head)
+        else:
+            self.lm_head = target.lm_head
         self.reset(512)
 
     def _check(self, tensors: dict[str, Tensor], layer: _Layer, config: LlamaConfig, target: CausalLM) -> None:
         width, total = config.hidden_size, target.lm_head.vocab_size
-        if "lm_head.weight" not in tensors:
-            raise DraftMismatch("this EAGLE-3 draft has no lm_head.weight of its own, which this loader needs")
-        rows = tensors["lm_head.weight"].shape[0]
+        has_head = "lm_head.weight" in tensors
+        if not has_head and "d2t" in tensors:
+            raise DraftMismatch("the draft's d2t names the rows of a head, but it brings no lm_head.weight")
+        if not has_head and width != target.hidden_size:
+            raise DraftMismatch(
+                f"the draft's hidden size is {width} and the target's {target.hidden_size}: it must bring its own "
+                "lm_head.weight"
+            )
+        rows = tensors["lm_head.weight"].shape[0] if has_head else total
         expected = {f"layers.0.{name}": tuple(value.shape) for name, value in layer.state_dict().items()}
         expected |= {"fc.weight": (width, FUSED_LAYERS * target.hidden_size), "norm.weight": (width,)}
-        expected["lm_head.weight"] = (rows, width)
+        if has_head:
+            expected["lm_head.weight"] = (rows, width)
         if rows != total:
             expected["d2t"] = (rows,)
         optional = {"fc.bias": (width,), "embed_tokens.weight": (total, width), "t2d": (total,), "d2t": (rows,)}
