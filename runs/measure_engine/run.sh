@@ -10,7 +10,7 @@
 #     SELFCHAT       conversations that SmolLM2 wrote itself, packed by runs/train_demo_draft/selfchat.py
 #     PER_GROUP, TOKENS   how much is asked; each stage's own defaults fit the time named below on two cores
 #
-# Stages: engines (20 minutes), shapes (10), qwen_maps (3, not timed), qwen (20). Every stage keeps what it finished: run
+# Stages: engines (20 minutes), shapes (10), qwen_maps (30, not timed), qwen_own (10), qwen (20). Every stage keeps what it finished: run
 # it again after an interruption. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,10 +40,13 @@ shapes() {
 }
 
 # Qwen2.5-Coder: what its vocabulary is counted on. Code: the sources of Python's standard library. Chat: the answers of
-# GSM8K's training set, and what SmolLM2 says, in Qwen's tokens. The target's own answers would fit better; they are slow
-# to make here.
+# GSM8K's training set, and what SmolLM2 says, in Qwen's tokens. Own: what the target itself answers to HumanEval problems
+# far from those measured, a thousandfold, so that every token it used comes first; the other texts order the rest.
 qwen_maps() {
   local target=$QWEN/qwen2.5-coder-1.5b-instruct.gguf
+  sed -n 61,162p "$DATA/human_eval.jsonl" > out/qwen_own_prompts.jsonl
+  $hothead rank --generate-with "$target" --prompts out/qwen_own_prompts.jsonl --max-tokens 192 --batch 17 \
+    -o out/qwen_own_ranking.safetensors
   $python runs/measure_engine/texts.py code -o out/code.jsonl
   $python runs/measure_engine/texts.py chat "$SELFCHAT" -o out/chat.jsonl
   $hothead rank out/code.jsonl --target "$target" -o out/qwen_code_ranking.safetensors
@@ -51,22 +54,34 @@ qwen_maps() {
   $hothead rank "$DATA/gsm8k_train.parquet" --target "$target" --field answer -o out/qwen_gsm8k_ranking.safetensors
   $hothead rank merge out/qwen_selfchat_ranking.safetensors out/qwen_gsm8k_ranking.safetensors \
     -o out/qwen_chat_ranking.safetensors
+  $hothead rank merge out/qwen_code_ranking.safetensors out/qwen_chat_ranking.safetensors \
+    out/qwen_own_ranking.safetensors --weights 1,1,1000 -o out/qwen_code_own_ranking.safetensors
 }
 
-# The best chain of each kind is chosen on the last two HumanEval problems, which are not among those measured.
+measure_qwen() { # MAP METHODS RESULTS PROMPTS...
+  local map=$1 methods=$2 results=$3
+  shift 3
+  $hothead bench engine --target "$QWEN/qwen2.5-coder-1.5b-instruct.gguf" \
+    --draft "$QWEN/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" --ranking "out/qwen_${map}_ranking.safetensors" \
+    --size "${SIZE:-16384}" --slots "${SLOTS:-1024}" --methods "$methods" --peers none -n "${TOKENS:-192}" \
+    -o "$results" "$@"
+}
+
+# The map with the target's own answers. Which chains are worth measuring was tried on the last two problems.
+qwen_own() {
+  local methods="plain"
+  for shape in "k=8" "k=12 p=0.4"; do methods+=",full $shape,static $shape,dynamic $shape"; done
+  measure_qwen code_own "$methods,dynamic k=12 p=0.4 size=24576" "${OUT:-results}/qwen_human_eval_own_bf16.jsonl" \
+    --prompts "$DATA/human_eval.jsonl" --per-group "${PER_GROUP:-6}"
+}
+
+# A map of code alone. The best chain of each kind is chosen on the last two HumanEval problems, not among those measured.
 qwen() {
-  local pair="--target $QWEN/qwen2.5-coder-1.5b-instruct.gguf --draft $QWEN/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-  local tokens=${TOKENS:-192} out=${OUT:-results} trial="plain" k kind
+  local out=${OUT:-results} trial="plain" k kind
   for kind in full static dynamic; do
     for k in ${KS:-4 6 8}; do trial+=",$kind k=$k"; done
   done
   tail -n 2 "$DATA/human_eval.jsonl" > out/qwen_trial.jsonl
-  measure_qwen() { # MAP METHODS RESULTS PROMPTS...
-    local map=$1 methods=$2 results=$3
-    shift 3
-    $hothead bench engine $pair --ranking "out/qwen_${map}_ranking.safetensors" --size "${SIZE:-16384}" \
-      --slots "${SLOTS:-1024}" --methods "$methods" --peers none -n "$tokens" -o "$results" "$@"
-  }
   measure_qwen code "$trial" out/qwen_trial_code.jsonl --prompts out/qwen_trial.jsonl
   local methods
   methods=$($python runs/measure_engine/best_k.py out/qwen_trial_code.jsonl)
@@ -79,6 +94,6 @@ qwen() {
     --prompts "$DATA/gsm8k_test.parquet" --prompts "$DATA/spec_bench.jsonl" --groups gsm8k_test,mt_bench,translation,qa --per-group "${CHAT_PER_GROUP:-2}"
 }
 
-[ $# -gt 0 ] || set -- engines shapes qwen_maps qwen
+[ $# -gt 0 ] || set -- engines shapes qwen_maps qwen_own qwen
 for stage in "$@"; do "$stage"; done
 runs/reproduce/run.sh --page "$python"

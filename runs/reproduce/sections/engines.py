@@ -16,6 +16,7 @@ import shapes
 
 RUNS = {
     "engines_spec_bench_bf16.jsonl": "The engine beside other engines",
+    "qwen_human_eval_own_bf16.jsonl": "Qwen2.5-Coder on HumanEval, a map with the target's own answers",
     "qwen_human_eval_bf16.jsonl": "Qwen2.5-Coder on HumanEval, a map counted on code",
     "qwen_human_eval_49152_bf16.jsonl": "Qwen2.5-Coder on HumanEval, a third of the rows",
     "qwen_chat_bf16.jsonl": "Qwen2.5-Coder on GSM8K and chat, a map counted on chat",

@@ -8,9 +8,7 @@ from hothead.cli.engine_options import option
 from hothead.engine.trace import Trace
 from hothead.report.profile import SpanCost
 
-ProfileOption = Annotated[
-    Path | None, option("Write a trace, the parts of a pass too.", metavar="FILE")
-]
+ProfileOption = Annotated[Path | None, option("Write a trace, the parts of a pass too.", metavar="FILE")]
 
 
 def span_costs(trace: Trace, device: str) -> dict[str, SpanCost]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 KEYS = 32  # kKeys of attention.h
+LANE_BYTES = 4  # of lanes.h
 _GROWTH = 2  # a full buffer is replaced by one this many times as long
 
 
@@ -118,18 +119,22 @@ class KVCache(Cache):
 class BlockCache:
     """One sequence's keys and values as compiled layers read them (``attention.h``), all layers together.
 
-    Keys stand in blocks of ``KEYS``, one beside the other, so that each has a lane of a vector: no sums across lanes.
+    Keys stand in blocks of ``KEYS``, one beside the other, so that each has a lane of a vector, of four bytes: no sums
+    across lanes.
+
+    Args:
+        dtype: float32 or bfloat16, the layers'.
 
     Attributes:
-        keys: float32 [layers, heads, C / KEYS, head_dim, KEYS].
-        values: float32 [layers, heads, C, head_dim].
+        keys: [layers, heads, C / KEYS, head_dim / P, KEYS, P], P numbers to a lane.
+        values: [layers, heads, C, head_dim].
         length: positions held.
     """
 
-    def __init__(self, num_layers: int, heads: int, head_dim: int, capacity: int = 512) -> None:
-        blocks = -(-capacity // KEYS)
-        self.keys = torch.empty(num_layers, heads, blocks, head_dim, KEYS, dtype=torch.float32)
-        self.values = torch.empty(num_layers, heads, blocks * KEYS, head_dim, dtype=torch.float32)
+    def __init__(self, num_layers: int, heads: int, head_dim: int, dtype: torch.dtype, capacity: int = 512) -> None:
+        blocks, per_lane = -(-capacity // KEYS), LANE_BYTES // dtype.itemsize
+        self.keys = torch.empty(num_layers, heads, blocks, head_dim // per_lane, KEYS, per_lane, dtype=dtype)
+        self.values = torch.empty(num_layers, heads, blocks * KEYS, head_dim, dtype=dtype)
         self.length = 0
 
     def reserve(self, n: int) -> int:
@@ -137,7 +142,7 @@ class BlockCache:
         start, self.length = self.length, self.length + n
         if self.length > self.values.shape[2]:
             layers, heads, old, head_dim = self.values.shape
-            grown = BlockCache(layers, heads, head_dim, max(self.length, _GROWTH * old))
+            grown = BlockCache(layers, heads, head_dim, self.values.dtype, max(self.length, _GROWTH * old))
             grown.keys[:, :, : old // KEYS] = self.keys
             grown.values[:, :, :old] = self.values
             self.keys, self.values = grown.keys, grown.values

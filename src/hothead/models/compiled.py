@@ -1,4 +1,4 @@
-"""Decoder layers and their cache in one call of ``native/layer.cpp``, with the results of ``layers.py``."""
+"""Decoder layers and their cache in one call of ``native/layer.cpp``: what ``layers.py`` computes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +26,11 @@ class CompiledLayers:
             self._native.add(_native_layer(layer))
         attention = layers[0].self_attn
         key_heads = attention.k_proj.out_features // attention.head_dim
-        self._cache_shape: tuple[int, int, int] = (len(layers), key_heads, attention.head_dim)
+        self._cache_like = (len(layers), key_heads, attention.head_dim, attention.k_proj.weight.dtype)
 
     def new_cache(self, capacity: int) -> BlockCache:
         """An empty cache for these layers."""
-        return BlockCache(*self._cache_shape, capacity)
+        return BlockCache(*self._cache_like, capacity)
 
     def __call__(
         self,

@@ -1,12 +1,51 @@
 // Vectors of floats, which the compiler splits where the processor has shorter ones.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
+#include <cstring>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 namespace {
 
 constexpr int64_t kLanes = 16;
 using Lanes = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
 using Words = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t)), aligned(4)));
+using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
+
+// A lane is four bytes: one float32 input's weight for one output, or two bfloat16 inputs' weights.
+template <typename T>
+constexpr int64_t kPerLane = sizeof(float) / sizeof(T);
+
+// sum += the products of each lane's weights with the inputs in `word`.
+template <typename T>
+void add_products(Lanes& sum, const Words& weights, uint32_t word) {
+  if constexpr (kPerLane<T> == 1) {
+    float input;
+    std::memcpy(&input, &word, sizeof(input));
+    sum += (Lanes)weights * input;
+  } else {
+#ifdef __AVX512BF16__
+    sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(int32_t(word)));
+#else
+    const uint32_t halves[2] = {word << 16, word & 0xffff0000u};  // a bfloat16 is the upper half of a float32
+    float inputs[2];
+    std::memcpy(inputs, halves, sizeof(inputs));
+    sum += (Lanes)(weights << 16) * inputs[0];
+    sum += (Lanes)(weights & 0xffff0000u) * inputs[1];
+#endif
+  }
+}
+
+// kLanes numbers as floats.
+inline Lanes floats(const float* from) { return *(const Lanes*)from; }
+
+inline Lanes floats(const c10::BFloat16* from) {
+  return (Lanes)(__builtin_convertvector(*(const Halves*)from, Words) << 16);
+}
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Decoder layers over a few new tokens in one call: what FusedLayer in fused.py computes, with the same roundings.
+// Decoder layers over a few new tokens in one call: what FusedLayer in layers.py computes, with the same roundings, but for
+// queries and keys, which are rounded to the model's dtype as transformers has them: half as much to read.
 //
 // Decoding reads every weight for a few rows of input, and little else: the products run at the memory's speed, and what
 // lies between them is a few thousand numbers, which a plain loop passes in a microsecond and a chain of torch operations
@@ -21,13 +22,15 @@ namespace {
 
 constexpr int64_t kFewTokens = 32;  // up to here the rows of all heads are taken together
 
-// Keys and values of all layers, float32: keys [layers, Hk, blocks, d, kKeys], values [layers, Hk, blocks * kKeys, d].
+// Keys and values of all layers: keys [layers, Hk, blocks, d / kPerLane, kKeys, kPerLane], values [layers, Hk, blocks *
+// kKeys, d].
+template <typename T>
 struct Held {
   const Tensor &keys, &values;
 
   int64_t stride() const { return keys.stride(1); }  // of a head, in both
-  float* keys_of(int64_t layer) const { return keys.mutable_data_ptr<float>() + layer * keys.stride(0); }
-  float* values_of(int64_t layer) const { return values.mutable_data_ptr<float>() + layer * values.stride(0); }
+  T* keys_of(int64_t layer) const { return keys.mutable_data_ptr<T>() + layer * keys.stride(0); }
+  T* values_of(int64_t layer) const { return values.mutable_data_ptr<T>() + layer * values.stride(0); }
 };
 
 // Where the new tokens of a pass stand: cos, sin float32 [n, d]; `past` positions are held and n are written; unseen
@@ -51,8 +54,7 @@ constexpr std::array<bool, kN * kN> later() {
 // What a pass leaves between its phases, for all members to see.
 template <typename T>
 struct Between {
-  std::vector<T> qkv, attended, gated;
-  std::vector<float> queries;
+  std::vector<T> qkv, queries, attended, gated;
 };
 
 struct Layer : torch::CustomClassHolder {
@@ -76,10 +78,10 @@ struct Layer : torch::CustomClassHolder {
   // What a member goes through together with the others: x [n, H] becomes what comes out of layer `index`. The attention
   // reads `attention_input` [n, H'] in place of the normed x, if there is one.
   template <typename T>
-  void run(const Member& member, T* x, const T* attention_input, const Place& place, const Held& held, int64_t index,
-           Between<T>& between) const {
+  void run(const Member& member, T* x, const T* attention_input, const Place& place, const Held<T>& held,
+           int64_t index, Between<T>& between) const {
     const int64_t n = place.n;
-    float *keys = held.keys_of(index), *values = held.values_of(index);
+    T *keys = held.keys_of(index), *values = held.values_of(index);
     std::vector<T> normed(n * mlp_norm_.weight.size(0));  // each member's own: cheaper than to wait for one
     const T* input = attention_input ? attention_input : x;
     if (!attention_input && input_norm_) {
@@ -111,35 +113,32 @@ struct Layer : torch::CustomClassHolder {
 
  private:
   template <typename T>
-  void rotate_all(const Member& member, const Place& place, float* keys, float* values, int64_t head_stride,
+  void rotate_all(const Member& member, const Place& place, T* keys, T* values, int64_t head_stride,
                   Between<T>& between) const {
     const int64_t n = place.n, d = dim_, rows = heads_ + key_heads_;
     const auto [begin, end] = member.share(n * rows);
-    std::vector<float> key(d);
+    std::vector<T> key(d);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t i = row / rows, h = row % rows;
       const T* from = between.qkv.data() + i * qkv_->outs + h * d;
       const float *cos = place.cos + i * d, *sin = place.sin + i * d;
       if (h < heads_) {
-        rotate(from, cos, sin, d, scale_, between.queries.data() + (h * n + i) * d);
+        rotate(from, cos, sin, d, between.queries.data() + (h * n + i) * d);
         continue;
       }
-      rotate(from, cos, sin, d, 1, key.data());
-      const int64_t at = place.past + i, head = (h - heads_) * head_stride;
-      float* to = keys + head + at / kKeys * d * kKeys + at % kKeys;
-      for (int64_t j = 0; j < d; ++j) to[j * kKeys] = key[j];
-      const T* value = from + key_heads_ * d;
-      to = values + head + at * d;
-#pragma omp simd
-      for (int64_t j = 0; j < d; ++j) to[j] = float(value[j]);
+      rotate(from, cos, sin, d, key.data());
+      const int64_t at = place.past + i, head = (h - heads_) * head_stride, per_lane = kPerLane<T>;
+      T* to = keys + head + at / kKeys * d * kKeys + at % kKeys * per_lane;
+      for (int64_t j = 0; j < d; j += per_lane) std::copy_n(key.data() + j, per_lane, to + j * kKeys);
+      std::copy_n(from + key_heads_ * d, d, values + head + at * d);
     }
   }
 
   template <typename T>
-  void attend_all(const Member& member, const Place& place, const float* keys, const float* values,
-                  int64_t head_stride, Between<T>& between) const {
+  void attend_all(const Member& member, const Place& place, const T* keys, const T* values, int64_t head_stride,
+                  Between<T>& between) const {
     const int64_t n = place.n, d = dim_, per_key_head = heads_ / key_heads_ * n;
-    const Attend attend_rows = attend_for(d);
+    const auto attend_rows = attend_for<T>(d);
     std::vector<float> scores(kQueries * whole_blocks(place.past + n)), out(kQueries * d);
     // Tokens in order see all before them: of many, each group needs the keys up to its last one only.
     const bool in_order = !place.unseen, short_of = in_order && n > kFewTokens;
@@ -155,8 +154,8 @@ struct Layer : torch::CustomClassHolder {
         unseen[r] = in_order ? after.data() + (short_of ? r : (row + r) % n) * kFewTokens
                              : place.unseen + (row + r) % n * recent;
       const int64_t length = place.past + (short_of ? token + rows : n);
-      attend_rows(rows, between.queries.data() + row * d, keys + head, values + head, d, length, unseen, recent,
-                  scores.data(), out.data());
+      attend_rows(rows, between.queries.data() + row * d, keys + head, values + head, d, scale_, length, unseen,
+                  recent, scores.data(), out.data());
       for (int64_t r = 0; r < rows; ++r, ++row) {
         T* to = between.attended.data() + (row % n * heads_ + row / n) * d;
         for (int64_t c = 0; c < d; ++c) to[c] = T(out[r * d + c]);
@@ -180,23 +179,24 @@ struct Layers : torch::CustomClassHolder {
   void add(const c10::intrusive_ptr<Layer>& layer) { layers_.push_back(layer); }
 
   // x [n, H] and the first layer's attention input, if any, as Layer::run takes them; cos, sin float32 [n, 1, d]; keys
-  // and values as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's own. Gives what
+  // and values, of x's dtype, as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's own. Gives what
   // comes out, [n, H], and what went into the layers in `taps`, [n, taps, H].
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const OptionalTensor& attention_input, const Tensor& cos,
                                      const Tensor& sin, const Tensor& keys, const Tensor& values, int64_t past,
                                      const OptionalTensor& unseen, const std::vector<int64_t>& taps) const {
     return with_dtype(x, [&](auto zero) {
-      return pass<decltype(zero)>(x, attention_input, cos.contiguous(), sin.contiguous(), Held{keys, values}, past,
-                                  unseen, taps);
+      using T = decltype(zero);
+      return pass<T>(x, attention_input, cos.contiguous(), sin.contiguous(), Held<T>{keys, values}, past, unseen, taps);
     });
   }
 
  private:
   template <typename T>
   std::tuple<Tensor, Tensor> pass(const Tensor& input, const OptionalTensor& attention_input, const Tensor& cos,
-                                  const Tensor& sin, const Held& held, int64_t past, const OptionalTensor& unseen,
+                                  const Tensor& sin, const Held<T>& held, int64_t past, const OptionalTensor& unseen,
                                   const std::vector<int64_t>& taps) const {
-    TORCH_CHECK(held.keys.size(-1) == kKeys, "keys in blocks of ", held.keys.size(-1), "; expected ", kKeys);
+    TORCH_CHECK(held.keys.size(-2) == kKeys && held.keys.size(-1) == kPerLane<T>, "keys in blocks of ",
+                held.keys.size(-2), " by ", held.keys.size(-1), "; expected ", kKeys, " by ", kPerLane<T>);
     const int64_t n = input.size(0), width = input.size(1);
     Tensor x = input.clone(at::MemoryFormat::Contiguous), normed = norm_ ? at::empty_like(x) : x;
     Tensor tapped = at::empty({n, int64_t(taps.size()), width}, x.options());

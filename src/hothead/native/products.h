@@ -12,10 +12,6 @@
 #include <optional>
 #include <utility>
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #include "lanes.h"
 
 namespace {
@@ -62,30 +58,6 @@ void together(bool is_worth_it, const Work& work) {
 template <typename Work>
 auto with_dtype(const Tensor& x, const Work& work) {
   return x.scalar_type() == at::kFloat ? work(float()) : work(at::BFloat16());
-}
-
-// A lane is four bytes: one float32 input's weight for one output, or two bfloat16 inputs' weights.
-template <typename T>
-constexpr int64_t kPerLane = sizeof(float) / sizeof(T);
-
-// sum += the products of each lane's weights with the inputs in `word`.
-template <typename T>
-void add_products(Lanes& sum, const Words& weights, uint32_t word) {
-  if constexpr (kPerLane<T> == 1) {
-    float input;
-    std::memcpy(&input, &word, sizeof(input));
-    sum += (Lanes)weights * input;
-  } else {
-#ifdef __AVX512BF16__
-    sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(int32_t(word)));
-#else
-    const uint32_t halves[2] = {word << 16, word & 0xffff0000u};  // a bfloat16 is the upper half of a float32
-    float inputs[2];
-    std::memcpy(inputs, halves, sizeof(inputs));
-    sum += (Lanes)(weights << 16) * inputs[0];
-    sum += (Lanes)(weights & 0xffff0000u) * inputs[1];
-#endif
-  }
 }
 
 // sums [kN, kBlock] = kN rows of x, `width` long, times one block of weights [width / kPerLane, kBlock, kPerLane]. A sum
