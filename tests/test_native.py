@@ -147,6 +147,18 @@ def test_products_of_any_shape_are_the_plain_ones(dtype: torch.dtype, shape: tup
         assert all(torch.equal(product(x[:n]), found[:n]) for n in range(1, 40))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 511, 512, 1300])
+def test_argmax_is_the_first_of_the_greatest(dtype: torch.dtype, width: int) -> None:
+    if native.obstacle(dtype, "cpu") is not None:
+        pytest.skip(f"no packed {dtype} products here")
+    native.native_classes()
+    logits = torch.randint(-9, 9, (40, width), generator=torch.Generator().manual_seed(5)).to(dtype)
+    logits[1, : width - 1] = -torch.inf  # as empty slots have it
+    expected = [(row == row.max()).nonzero()[0, 0] for row in logits]
+    assert torch.equal(native.argmax(logits), torch.stack(expected))
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
     folder = tmp_path_factory.mktemp("native")

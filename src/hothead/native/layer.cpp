@@ -233,10 +233,16 @@ struct Layers : torch::CustomClassHolder {
 
 template <typename T>
 void first_of_greatest(const T* row, int64_t width, int64_t* to) {
+  constexpr int64_t kPart = 512;  // only the part that holds the greatest is searched for its place
   float greatest = float(row[0]);
-#pragma omp simd reduction(max : greatest)
-  for (int64_t j = 0; j < width; ++j) greatest = std::max(greatest, float(row[j]));
   *to = 0;
+  for (int64_t start = 0; start < width; start += kPart) {
+    const int64_t end = std::min(start + kPart, width);
+    float here = float(row[start]);
+#pragma omp simd reduction(max : here)
+    for (int64_t j = start; j < end; ++j) here = std::max(here, float(row[j]));
+    if (here > greatest) greatest = here, *to = start;
+  }
   while (*to < width - 1 && !(float(row[*to]) == greatest)) ++*to;
 }
 
