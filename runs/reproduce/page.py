@@ -25,6 +25,7 @@ SECTIONS: tuple[Section, ...] = (
     rounds.breakdown,
     rounds.in_parts,
     speed.on_spec_bench,
+    speed.with_eagle3,
     speed.out_of_domain,
     engines.side_by_side,
     engines.trees_and_chains,

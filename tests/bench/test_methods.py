@@ -13,6 +13,7 @@ from hothead.errors import InputError
         ("full k=6", Method("full", (6, 1, 7))),
         ("dynamic k=6 p=.25 slots=64", Method("dynamic", (6, 1, 7), slots=64, p_min=0.25)),
         ("full p=1", Method("full", p_min=1.0)),
+        ("static 5/4/12 v=0.1 p=0.2", Method("static", (5, 4, 12), p_min=0.2, verify_p_min=0.1)),
         ("static tree", Method("static", (3, 4, 8))),
         ("dynamic 4/8/16 size=4096 slots=0", Method("dynamic", (4, 8, 16), 4096, 0)),
         ("static size=2048 k=2", Method("static", (2, 1, 3), 2048)),
@@ -66,5 +67,7 @@ def test_each_is_measured_against_the_full_vocabulary_of_its_shape() -> None:
     }
     assert full_of("static", ("plain", "static")) is None
     assert full_of("static k=6 p=0.3", ("full k=6", "full k=6 p=.30", "static k=6 p=0.3")) == "full k=6 p=.30"
+    trees = ("full 5/4/12 p=0.2", "full 5/4/12 p=0.2 v=.1", "dynamic 5/4/12 v=0.1 p=0.2")
+    assert full_of(trees[2], trees) == trees[1]
     assert full_of("static k=6 p=0.3", ("full", "full k=6 p=0.5", "static k=6 p=0.3")) == "full k=6 p=0.5"
     assert [name for name in names if is_hot(name)] == ["static", "static 4/4/12", "dynamic k=2"]

@@ -60,8 +60,8 @@ def test_defaults_are_the_engines() -> None:
 def test_the_options_make_the_decoder_they_name(toy_files: ToyFiles) -> None:
     dynamic = options(toy_files, num_steps=3).load().decoder()
     assert dynamic.shape.num_steps == 3
-    tree = options(toy_files, draft_topk=2, num_draft_tokens=6, draft_p_min=0.25).load().decoder()
-    assert (tree.shape.topk, tree.shape.width, tree.shape.p_min) == (2, 6, 0.25)
+    tree = options(toy_files, draft_topk=2, num_draft_tokens=6, draft_p_min=0.25, verify_p_min=0.5).load().decoder()
+    assert tree.shape == DraftShape(tree.shape.num_steps, 2, 6, 0.25, 0.5)
     assert isinstance(dynamic.hot, Slots)
     assert (dynamic.hot.head.num_static, dynamic.hot.head.num_slots) == (192, 16)
     static = options(toy_files, slots=0).load().decoder()
@@ -100,6 +100,7 @@ def test_every_way_to_say_the_size(toy_files: ToyFiles, tmp_path: Path) -> None:
         ({"num_steps": 0}, "--num-steps must be at least 1"),
         ({"draft_topk": 0}, "--draft-topk must be at least 1"),
         ({"draft_p_min": 2.0}, "--draft-p-min is a probability, from 0 to 1; found 2.0"),
+        ({"verify_p_min": -1.0}, "--verify-p-min is a probability, from 0 to 1; found -1.0"),
         ({"num_draft_tokens": 9}, "a chain .* of 4 steps verifies 5 tokens"),
         ({"draft_topk": 2, "num_draft_tokens": 99}, "between 2 and 15"),
         ({"slots": -1}, "--slots must be 0 or more"),

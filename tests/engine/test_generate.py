@@ -53,7 +53,18 @@ def test_plain_decoding_is_transformers_own_greedy_text(target: Target) -> None:
     assert found.stats.rounds == 59
 
 
-SHAPES = [(1,), (4,), (7,), (4, 2), (3, 4, 12), (6, 8, 32), (6, 1, None, 0.1), (4, 3, 12, 0.05)]
+SHAPES = [
+    (1,),
+    (4,),
+    (7,),
+    (4, 2),
+    (3, 4, 12),
+    (6, 8, 32),
+    (6, 1, None, 0.1),
+    (4, 3, 12, 0.05),
+    (6, 1, None, 0.1, 0.05),
+    (4, 3, 12, 0.05, 0.1),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -93,6 +104,35 @@ def test_an_unsure_draft_stops(target: Target, shape: tuple, shortest: tuple) ->
     assert rounds(replace(fixed, p_min=1.0)) == rounds(DraftShape(*shortest))
     assert rounds(replace(fixed, p_min=1e-9)) == rounds(fixed)
     assert rounds(fixed) < rounds(replace(fixed, p_min=0.3)) < rounds(DraftShape(*shortest))
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2, 7)], ids=str)
+def test_unlikely_tokens_are_not_verified(target: Target, shape: tuple) -> None:
+    draft, fixed, widths = toy_standalone(target, noise=0.02), DraftShape(*shape), {}
+    for least in (0.0, 1e-9, 0.3, 1.0):
+        decoder = SpeculativeDecoder(target, draft, shape=replace(fixed, verify_p_min=least))
+        widths[least] = verified(decoder)
+    assert widths[0.0] == widths[1e-9] == {fixed.width}
+    assert widths[1.0] == {2}  # the last committed token and the likeliest one
+    assert min(widths[0.3]) == 2 < max(widths[0.3]) <= fixed.width
+    assert len(widths[0.3]) > 2
+
+
+def verified(decoder: SpeculativeDecoder) -> set[int]:
+    """How many tokens the target's passes took, the prompt's and the last rounds apart (which may be cut short)."""
+    counts: list[int] = []
+    forward = decoder.target.forward
+
+    def counted(target_ids, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        counts.append(len(target_ids))
+        return forward(target_ids, *arguments, **keywords)
+
+    decoder.target.forward = counted  # type: ignore[method-assign]
+    try:
+        decoder.generate(PROMPT, LONG)
+    finally:
+        del decoder.target.forward
+    return set(counts[1:])
 
 
 def test_the_draft_never_proposes_what_is_not_hot(target: Target) -> None:

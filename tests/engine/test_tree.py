@@ -123,6 +123,7 @@ def test_greedy_verification_takes_the_longest_path() -> None:
         ((2, 2, 1), "between 2 and 7"),
         ((2, 1, None, 1.5), "p_min is a probability"),
         ((2, 1, None, -0.1), "p_min is a probability"),
+        ((2, 1, None, 0.1, 1.5), "verify_p_min is a probability, from 0 to 1; found 1.5"),
     ],
 )
 def test_shapes_that_no_tree_has(arguments: tuple[int, ...], message: str) -> None:

@@ -12,6 +12,7 @@ from hothead.bench.summary import GroupSummary, summarize
 from hothead.report.compare import breakdown_table, headline, remarks, speed_table
 
 SPEC_BENCH = "spec_bench_bf16.jsonl"
+EAGLE3 = "eagle3_spec_bench_bf16.jsonl"
 OUT_OF_DOMAIN = "out_of_domain_*_bf16.jsonl"
 
 
@@ -49,6 +50,19 @@ def on_spec_bench(results: Path) -> Sequence[str]:
         "drafting and verifying weigh more, and its draft is accepted less often. Pruning gains more, because the "
         "head is a larger part of this draft.",
         *_details(found, summaries),
+    )
+
+
+def with_eagle3(results: Path) -> Sequence[str]:
+    """The same with the EAGLE-3 draft."""
+    path = results / EAGLE3
+    if not path.exists():
+        return ()
+    found = read_results(path)
+    return (
+        f"## Speed on Spec-Bench with the EAGLE-3 draft, {found.header.dtype}",
+        f"`results/{EAGLE3}`. {headline(found)}. The draft brings no head here: it reads the target's, of 49,152 rows.",
+        *_details(found, summarize(found)),
     )
 
 

@@ -124,8 +124,10 @@ def drafted_shape(method: Method, default: DraftShape) -> DraftShape:
     Raises:
         InputError: no tree has this shape.
     """
+    levels, topk, tokens = method.shape or (default.num_steps, default.topk, default.num_draft_tokens)
     p_min = default.p_min if method.p_min is None else method.p_min
-    return replace(default, p_min=p_min) if method.shape is None else DraftShape(*method.shape, p_min=p_min)
+    verify_p_min = default.verify_p_min if method.verify_p_min is None else method.verify_p_min
+    return DraftShape(levels, topk, tokens, p_min, verify_p_min)
 
 
 def check_methods(

@@ -1,8 +1,8 @@
 """What a method's name means: ``dynamic 4/4/12 size=4096 slots=256``. Needs no torch.
 
 A name is a kind, then words in any order: ``tree`` or ``LEVELS/TOPK/TOKENS`` for the shape of what is drafted, ``k=N``
-for a chain of N, ``p=P`` for drafting on only from paths at least that likely, ``size=N`` and ``slots=N`` for the
-vocabulary. What a name does not say is the run's own setting.
+for a chain of N, ``p=P`` for drafting on only from paths at least that likely and ``v=P`` for verifying only those,
+``size=N`` and ``slots=N`` for the vocabulary. What a name does not say is the run's own setting.
 """
 
 import re
@@ -15,7 +15,7 @@ from hothead.errors import InputError
 HOT = (STATIC, DYNAMIC)  # the kinds that this project is about
 SHAPE = re.compile(r"(\d+)/(\d+)/(\d+)")
 SETTING = re.compile(r"(k|size|slots)=(\d+)")
-P_MIN = re.compile(r"p=(\d*\.?\d+)")
+LEAST = re.compile(r"(p|v)=(\d*\.?\d+)")
 TREE = "tree"
 DEFAULT_TREE = "4/4/12"
 
@@ -31,6 +31,7 @@ class Method:
     size: int | None = None
     slots: int | None = None
     p_min: float | None = None
+    verify_p_min: float | None = None
 
     @property
     def is_hot(self) -> bool:
@@ -48,11 +49,11 @@ def parse_method(name: str, tree: str = DEFAULT_TREE) -> Method:
     if kind not in METHODS:
         raise InputError(f"no method is called {name!r}; expected some of {', '.join(METHODS)}")
     shape: Shape | None = None
-    p_min: float | None = None
+    least: dict[str, float] = {}
     settings: dict[str, int] = {}
     for word in words:
-        if said := P_MIN.fullmatch(word):
-            p_min = float(said[1])
+        if said := LEAST.fullmatch(word):
+            least[said[1]] = float(said[2])
             continue
         if word == TREE or SHAPE.fullmatch(word):
             found = parse_shape(tree if word == TREE else word)
@@ -64,7 +65,7 @@ def parse_method(name: str, tree: str = DEFAULT_TREE) -> Method:
             found = (value, 1, value + 1)
         else:
             raise InputError(
-                f"method {name!r}: {word!r} is none of tree, LEVELS/TOPK/TOKENS, k=N, p=P, size=N, slots=N"
+                f"method {name!r}: {word!r} is none of tree, LEVELS/TOPK/TOKENS, k=N, p=P, v=P, size=N, slots=N"
             )
         if shape is not None:
             raise InputError(f"method {name!r} gives two shapes; give one of tree, LEVELS/TOPK/TOKENS and k=N")
@@ -72,7 +73,7 @@ def parse_method(name: str, tree: str = DEFAULT_TREE) -> Method:
     useless = {PLAIN: bool(words), FULL: bool(settings), STATIC: "slots" in settings, FULL_REFRESH: "slots" in settings}
     if useless.get(kind):
         raise InputError(f"method {name!r}: {kind} has no use for {' '.join(words)}")
-    return Method(kind, shape, p_min=p_min, **settings)
+    return Method(kind, shape, p_min=least.get("p"), verify_p_min=least.get("v"), **settings)
 
 
 def parse_shape(text: str) -> Shape:
@@ -108,5 +109,9 @@ def full_of(name: str, names: Sequence[str]) -> str | None:
     if name not in PEERS:
         drafted = parse_method(name)
         alike = [other for other in fulls if parse_method(other).shape == drafted.shape]
-        return next((other for other in alike if parse_method(other).p_min == drafted.p_min), (alike or fulls)[0])
+        return next((other for other in alike if _least(parse_method(other)) == _least(drafted)), (alike or fulls)[0])
     return fulls[0]
+
+
+def _least(method: Method) -> tuple[float | None, float | None]:
+    return method.p_min, method.verify_p_min

@@ -87,6 +87,7 @@ class Settings(Record):
     draft_topk: int = 1
     num_draft_tokens: int | None = None  # None: a chain's
     draft_p_min: float = 0.0
+    verify_p_min: float = 0.0
     tree: str | None = None  # LEVELS/TOPK/TOKENS of the methods named "... tree"
     slots: int
     policy: str

@@ -123,6 +123,7 @@ def bench_engine(
             draft_topk=engine.draft_topk,
             num_draft_tokens=None if engine.draft_topk == 1 else engine.shape().width,
             draft_p_min=engine.draft_p_min,
+            verify_p_min=engine.verify_p_min,
             tree=tree,
             slots=engine.slots,
             policy=engine.policy,

@@ -50,7 +50,7 @@ def compare(
     show_texts: Annotated[bool, option("Print the answers too.", "--show-texts")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare decoding methods on the same prompts: speed, acceptance, equal texts."""
+    """Compare decoding methods on the same prompts: speed, acceptance, texts."""
     if ctx.invoked_subcommand is not None:
         return
     if prompts is None:
@@ -100,6 +100,7 @@ def _settings(engine: EngineOptions, sampling: SamplingOptions, methods: str, re
         draft_topk=engine.draft_topk,
         num_draft_tokens=None if engine.draft_topk == 1 else engine.shape().width,
         draft_p_min=engine.draft_p_min,
+        verify_p_min=engine.verify_p_min,
         slots=engine.slots,
         policy=engine.policy,
         max_new_tokens=params.max_new_tokens,

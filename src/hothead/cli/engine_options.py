@@ -61,11 +61,12 @@ class EngineOptions:
     draft_topk: Annotated[int, option("Tokens kept per level; 1: a chain.")] = 1
     num_draft_tokens: Annotated[int | None, option("Tokens verified per round; none: see docs.")] = None
     draft_p_min: Annotated[float, option("Draft on from paths this likely; 0: always.", metavar="P")] = 0.0
+    verify_p_min: Annotated[float, option("Verify paths this likely; 0: all.", metavar="P")] = 0.0
     dtype: Annotated[str, option(f"{', '.join(DTYPES)}.", metavar="NAME")] = "bfloat16"
     device: Annotated[str, option("As torch names it.", metavar="NAME")] = "cpu"
     threads: Annotated[int | None, option("On the CPU; none: one per usable core.")] = None
     bind: Annotated[bool, option("Keep each thread on its core.", "--bind")] = False
-    engine_mode: Annotated[str, option(f"{', '.join(ENGINE_MODES)}; see docs/engine.md.", metavar="NAME")] = "auto"
+    engine_mode: Annotated[str, option(f"{', '.join(ENGINE_MODES)}.", metavar="NAME")] = "auto"
 
     def load(self, tokens: int = 0) -> "Engine":
         """Load everything; the cheap files first, so that a wrong one is noticed at once.
@@ -122,7 +123,7 @@ class EngineOptions:
         require_torch()
         from hothead.engine.tree import DraftShape
 
-        return DraftShape(self.num_steps, self.draft_topk, self.num_draft_tokens, self.draft_p_min)
+        return DraftShape(self.num_steps, self.draft_topk, self.num_draft_tokens, self.draft_p_min, self.verify_p_min)
 
     def _prepared_mode(self, tokens: int) -> str:
         """The engine mode to load with, once what it needs is built; eager, with a line, where that cannot be."""
@@ -162,8 +163,10 @@ class EngineOptions:
             raise InputError(f"--num-steps must be at least 1; found {self.num_steps}")
         if self.draft_topk < 1:
             raise InputError(f"--draft-topk must be at least 1; found {self.draft_topk}")
-        if not 0 <= self.draft_p_min <= 1:
-            raise InputError(f"--draft-p-min is a probability, from 0 to 1; found {self.draft_p_min}")
+        for name in ("draft_p_min", "verify_p_min"):
+            if not 0 <= getattr(self, name) <= 1:
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is a probability, from 0 to 1; found {getattr(self, name)}")
         if self.slots < 0:
             raise InputError(f"--slots must be 0 or more; found {self.slots}")
         sizes = self._sizes()

@@ -53,7 +53,8 @@ def _chain(
 ) -> Proposal:
     drafted: list[Tensor] = []
     distributions: list[Tensor] = []
-    path_log_prob = 0.0
+    is_choosy = shape.p_min > 0 or shape.verify_p_min > 0
+    path_probability = 1.0
     for step in range(num_steps):
         with watch.section("draft_head"):
             if params.drafts_by_sampling:
@@ -61,16 +62,19 @@ def _chain(
                 row = sample(q, generator)
                 distributions.append(q)
                 drafted.append(head.target_ids[row])
-                log_prob = q[:, row].log()
-            elif shape.p_min:
+                probability = q[:, row]
+            elif is_choosy:
                 log_prob, target_id = head.topk(hidden, 1)
                 drafted.append(target_id[0])
+                probability = log_prob.exp()
             else:
                 drafted.append(head.argmax(hidden))
-            # Only who asks for it waits for the device here.
-            if shape.p_min:
-                path_log_prob += float(log_prob)
-        if step + 1 == num_steps or path_log_prob < shape.min_log_prob:
+            if is_choosy:  # only who asks for it waits for the device here
+                path_probability *= float(probability)
+        if step and not distributions and path_probability < shape.verify_p_min:
+            drafted.pop()
+            break
+        if step + 1 == num_steps or path_probability < shape.p_min:
             break
         with watch.section("draft_steps"):
             hidden = draft.step(drafted[-1], hidden)
@@ -111,7 +115,7 @@ def _tree(
             levels.append(level)
             kept = level.best(shape.topk)
             if shape.p_min:
-                kept = kept[level.path_log_probs[kept] >= shape.min_log_prob]
+                kept = kept[level.path_log_probs[kept].exp() >= shape.p_min]
             frontier, path_log_probs, scores = before + kept, level.path_log_probs[kept], level.scores[kept]
         if step + 1 == num_steps or len(kept) == 0:
             break
@@ -119,7 +123,11 @@ def _tree(
             # The draft was given every frontier but the first, so its count of tokens is one behind these rows.
             hidden = draft.step(level.target_ids[kept], hidden[level.parents[kept]], q_rows[-1][kept] - 1)
     with watch.section("draft_head"):
-        chosen = best(torch.cat([level.scores for level in levels]), shape.width - 1)
+        all_scores = torch.cat([level.scores for level in levels])
+        if not is_sampled:  # a greedy score is a path's log-probability
+            likely = all_scores.exp() >= all_scores.max().exp().clamp(max=shape.verify_p_min)
+            all_scores = torch.where(likely, all_scores, -torch.inf)
+        chosen = best(all_scores, shape.width - 1)
         all_parents = torch.cat(parents)
         new_index = torch.full((len(all_parents) + 1,), -1, device=hidden.device)  # the last entry is the root's, -1
         new_index[chosen] = torch.arange(len(chosen), device=hidden.device)

@@ -8,7 +8,6 @@ which token it is, which is what makes the verification of ``verify.py`` exact. 
 paths: that looks at tokens that are kept either way, never at those that would follow.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +27,8 @@ class DraftShape:
             chain, otherwise as many as a chain of twice the steps has, or all there are.
         p_min: draft on after a token only while the draft gives its whole path at least this probability, 0: always.
             A round is then as long as the draft is sure. The first level is always drafted.
+        verify_p_min: verify a token only if the draft gives its whole path at least this probability; the likeliest one
+            always. Drawn tokens are verified whatever it is: to leave unlikely ones out would favour the others.
 
     Raises:
         InputError: a value out of range, or a chain of another length than its steps.
@@ -37,14 +38,16 @@ class DraftShape:
     topk: int = 1
     num_draft_tokens: int | None = None
     p_min: float = 0.0
+    verify_p_min: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_steps < 1:
             raise InputError(f"num_steps must be at least 1; found {self.num_steps}")
         if self.topk < 1:
             raise InputError(f"topk must be at least 1; found {self.topk}")
-        if not 0 <= self.p_min <= 1:
-            raise InputError(f"p_min is a probability, from 0 to 1; found {self.p_min}")
+        for name, value in (("p_min", self.p_min), ("verify_p_min", self.verify_p_min)):
+            if not 0 <= value <= 1:
+                raise InputError(f"{name} is a probability, from 0 to 1; found {value}")
         if self.topk == 1 and self.width != self.num_steps + 1:
             raise InputError(
                 f"a chain (topk 1) of {self.num_steps} steps verifies {self.num_steps + 1} tokens, the last committed "
@@ -62,11 +65,6 @@ class DraftShape:
         if self.num_draft_tokens is not None:
             return self.num_draft_tokens
         return min((self.num_steps if self.topk == 1 else 2 * self.num_steps) + 1, self.most_tokens)
-
-    @property
-    def min_log_prob(self) -> float:
-        """``p_min`` as a log-probability."""
-        return math.log(self.p_min) if self.p_min else -math.inf
 
     @property
     def most_tokens(self) -> int:

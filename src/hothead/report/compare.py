@@ -136,7 +136,8 @@ def headline(results: Results) -> str:
 
 
 def _shape(settings: Settings) -> str:
-    sure = f", p_min {settings.draft_p_min:g}" if settings.draft_p_min else ""
+    least = {"p_min": settings.draft_p_min, "verify_p_min": settings.verify_p_min}
+    sure = "".join(f", {name} {value:g}" for name, value in least.items() if value)
     if settings.draft_topk == 1:
         return f"k = {settings.num_steps}{sure}"
     return f"trees of {settings.num_steps} levels, topk {settings.draft_topk}, {settings.num_draft_tokens} tokens{sure}"

@@ -25,7 +25,7 @@ def candidate_of(plan: Plan, results: Results, method: str) -> Candidate | None:
     ours = (plan.target.name, plan.draft.name, plan.temperature)
     same = ours == (header.target.name, drafted_by, settings.temperature)
     batch = next((b for b in plan.batches if b.batch == 1), None)
-    is_fixed_chain = settings.draft_topk == 1 and not settings.draft_p_min
+    is_fixed_chain = settings.draft_topk == 1 and not settings.draft_p_min and not settings.verify_p_min
     if not same or batch is None or not is_fixed_chain or method not in (FULL, STATIC, DYNAMIC):
         return None
     rows = plan.target_vocab_size if method == FULL or header.vocab is None else header.vocab.size
