@@ -4,7 +4,7 @@ import pytest
 from records import answer, failure, header
 
 from hothead.bench.schema import Answer, Failure, Results
-from hothead.bench.summary import OVERALL, EqualityCounts, count_equality, summarize
+from hothead.bench.summary import OVERALL, EqualityCounts, count_equality, summarize, times_faster
 
 
 def results(*blocks: tuple[Answer | Failure, ...], repeats: int = 1) -> Results:
@@ -55,6 +55,20 @@ def test_groups_keep_the_order_of_the_file_and_overall_is_a_ratio_of_totals() ->
     assert [group.name for group in groups] == ["rag", "qa", OVERALL]
     ratios = [group.methods[1].times_plain for group in groups]
     assert [ratio.value for ratio in ratios if ratio] == [1, 3, 10 / 4]
+
+
+def test_any_two_methods_are_compared_over_all_groups() -> None:
+    blocks = [
+        tuple(answer(name, prompt, group=prompt, decode_s=seconds) for name, seconds in times.items())
+        for prompt, times in (
+            ("rag", {"plain": 1.0, "full k=1": 1.0, "static k=2": 0.5}),
+            ("qa", {"plain": 9.0, "full k=1": 3.0, "static k=2": 1.5}),
+        )
+    ]
+    found = times_faster(results(*blocks), "static k=2", "full k=1")
+    assert found is not None
+    assert (found.value, found.low, found.high) == (2, 2, 2)
+    assert times_faster(results(*blocks), "static k=2", "dynamic") is None
 
 
 def test_turns_and_repeats_of_a_prompt_are_one_draw() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from layout import MISSING, between, shown, table
 from published import SPEED_ON, TIMES_PLAIN
 
-from hothead.bench.methods import parse_method
-from hothead.bench.schema import PLAIN, Results, read_results
-from hothead.bench.summary import GroupSummary, summarize
+from hothead.bench.methods import Method, parse_method
+from hothead.bench.schema import FULL, PLAIN, Results, read_results
+from hothead.bench.summary import GroupSummary, summarize, times_faster
 from hothead.report.compare import breakdown_table, headline, remarks, speed_table
 
 SPEC_BENCH = "spec_bench_bf16.jsonl"
@@ -83,7 +83,29 @@ def out_of_domain(results: Path) -> Sequence[str]:
 def _details(found: Results, summaries: Sequence[GroupSummary]) -> list[str]:
     step = draft_step(summaries[-1], found.header.settings.num_steps)
     said = [shown(speed_table(summaries)), *remarks(found)]
-    return [*said, "Time per round, ms, all groups:", shown(breakdown_table(summaries[-1])), step]
+    best = [line for is_tree in (False, True) for line in at_best(found, summaries[-1], is_tree)]
+    return [*said, *best, "Time per round, ms, all groups:", shown(breakdown_table(summaries[-1])), step]
+
+
+def at_best(found: Results, overall: GroupSummary, is_tree: bool) -> list[str]:
+    """The fastest hot chain (or tree) beside the fastest full one, and with and without stopping where it is unsure."""
+    speeds = {method.method: method.tokens_per_s.value for method in overall.methods}
+    methods = {name: parse_method(name) for name in speeds}
+    methods = {name: method for name, method in methods.items() if _is_tree(method, found) == is_tree}
+    hot = [name for name, method in methods.items() if method.is_hot]
+    full = [name for name, method in methods.items() if method.kind == FULL]
+    stopping, fixed = ([name for name in hot if bool(methods[name].p_min) is stops] for stops in (True, False))
+    lines, shape = [], "tree" if is_tree else "chain"
+    for ours, others in ((hot, full), (stopping, fixed)):
+        if ours and others:
+            method, baseline = (max(names, key=speeds.__getitem__) for names in (ours, others))
+            times = between(times_faster(found, method, baseline))
+            lines.append(f"Each {shape} at its best: `{method}` is {times} times `{baseline}`.")
+    return lines
+
+
+def _is_tree(method: Method, found: Results) -> bool:
+    return (found.header.settings.draft_topk if method.shape is None else method.shape[1]) > 1
 
 
 def draft_step(overall: GroupSummary, num_steps: int) -> str:

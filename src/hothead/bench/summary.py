@@ -101,12 +101,7 @@ class EqualityCounts:
 
 def summarize(results: Results, clock: Clock = DECODING) -> tuple[GroupSummary, ...]:
     """One summary a group, in the order of the file, then ``OVERALL``; empty if no block is usable."""
-    measured = []
-    for block in results.blocks.values():
-        answers = [outcome for outcome in block if isinstance(outcome, Answer) and outcome.decoded_tokens > 0]
-        answered = {answer.method for answer in answers}
-        if all(outcome.method in answered for outcome in block if outcome.method not in PEERS):
-            measured += answers
+    measured = _measured(results)
     if not measured:
         return ()
     hot = [name for name in results.header.settings.methods if is_hot(name)]
@@ -115,6 +110,24 @@ def summarize(results: Results, clock: Clock = DECODING) -> tuple[GroupSummary, 
     names = list(dict.fromkeys(answer.group for answer in measured))
     groups = [_group(name, [a for a in measured if a.group == name], results, clock, best_hot) for name in names]
     return (*groups, _group(OVERALL, measured, results, clock, best_hot))
+
+
+def times_faster(results: Results, method: str, baseline: str, clock: Clock = DECODING) -> Estimate | None:
+    """How many times the baseline's speed ``method`` reaches over all groups; None if no answer is of both."""
+    measured = _measured(results)
+    by_method = {name: [a for a in measured if a.method == name] for name in (method, baseline)}
+    return _against(baseline, method, by_method, 1, clock)[0]
+
+
+def _measured(results: Results) -> list[Answer]:
+    """Answers of the blocks in which all our methods emitted something to measure."""
+    measured: list[Answer] = []
+    for block in results.blocks.values():
+        answers = [outcome for outcome in block if isinstance(outcome, Answer) and outcome.decoded_tokens > 0]
+        answered = {answer.method for answer in answers}
+        if all(outcome.method in answered for outcome in block if outcome.method not in PEERS):
+            measured += answers
+    return measured
 
 
 def count_equality(answers: Iterable[Answer]) -> EqualityCounts:
