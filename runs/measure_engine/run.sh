@@ -10,8 +10,8 @@
 #     SELFCHAT       conversations that SmolLM2 wrote itself, packed by runs/train_demo_draft/selfchat.py
 #     PER_GROUP, TOKENS   how much is asked; each stage's own defaults fit the time named below on two cores
 #
-# Stages: engines (20 minutes), shapes (10), qwen_maps (30, not timed), qwen_own (10), qwen (20). Every stage keeps what it finished: run
-# it again after an interruption. Leave the machine alone meanwhile.
+# Stages: engines (20 minutes), shapes (10), qwen_maps (30, not timed), qwen_own (10), qwen (20). Every stage keeps what
+# it finished: run it again after an interruption. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -40,8 +40,8 @@ shapes() {
 
 # Qwen2.5-Coder: what its vocabulary is counted on. Code: the sources of Python's standard library. Chat: the answers of
 # GSM8K's training set, and what SmolLM2 says, in Qwen's tokens. Own: what the target itself answers to HumanEval problems
-# far from those measured, a thousandfold, so that every token it used comes first; the other texts order the rest. (The committed
-# results had answers to 68 of the 102 problems, those with the shortest prompts.)
+# far from those measured, a thousandfold, so that every token it used comes first; the other texts order the rest. (The
+# committed results had answers to 68 of the 102 problems, those with the shortest prompts.)
 qwen_maps() {
   local target=$QWEN/qwen2.5-coder-1.5b-instruct.gguf
   sed -n 61,162p "$DATA/human_eval.jsonl" > out/qwen_own_prompts.jsonl

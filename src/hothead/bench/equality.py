@@ -29,7 +29,8 @@ class Answered:
     Attributes:
         target_ids: emitted.
         emitted_per_pass: how many of them each pass gave, prefill first; the sum is at least their number.
-        width: tokens per verify pass: 1 for plain decoding, k + 1 for a chain of k.
+        width: tokens per verify pass: 1 for plain decoding, k + 1 for a chain of k. Drafts that stop where they are
+            unsure have narrower passes too, of which this is the widest.
     """
 
     target_ids: tuple[int, ...]

@@ -124,7 +124,7 @@ def _tree(
             hidden = draft.step(level.target_ids[kept], hidden[level.parents[kept]], q_rows[-1][kept] - 1)
     with watch.section("draft_head"):
         all_scores = torch.cat([level.scores for level in levels])
-        if not is_sampled:  # a greedy score is a path's log-probability
+        if shape.verify_p_min and not is_sampled:  # a greedy score is a path's log-probability
             likely = all_scores.exp() >= all_scores.max().exp().clamp(max=shape.verify_p_min)
             all_scores = torch.where(likely, all_scores, -torch.inf)
         chosen = best(all_scores, shape.width - 1)

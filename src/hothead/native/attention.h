@@ -1,5 +1,5 @@
-// Attention of a few queries over keys and values in the model's dtype, summed in float32, vectorised by the compiler: sums
-// may be taken in any order, and no infinities occur.
+// Attention of a few queries over keys and values in the model's dtype, summed in float32, vectorised by the compiler:
+// sums may be taken in any order, and no infinities occur.
 #pragma once
 
 #include <algorithm>
@@ -85,9 +85,9 @@ void mix(const float* __restrict scores, int64_t filled, const T* __restrict val
 }
 
 // Attention of kN queries of one key head over `length` keys, in blocks as `score` reads them, but those in `unseen` (per
-// query, of the last `recent` keys); scores are multiplied by `scale`. kDim is the head's size, 0 for one known only at run time. The scores that count
-// stand together while they are summed, filled up to whole blocks with some that do not: a query's sums are the same
-// whatever keys it does not see, be they behind those that it sees or, in a tree, between them.
+// query, of the last `recent` keys); scores are multiplied by `scale`. kDim is the head's size, 0 for one known only at
+// run time. The scores that count stand together while they are summed, filled up to whole blocks with some that do not:
+// a query's sums are the same whatever keys it does not see, be they behind those that it sees or, in a tree, between.
 template <int64_t kN, int64_t kDim, typename T>
 void attend(int64_t n, const T* query, const T* key, const T* value, int64_t dim, float scale, int64_t length,
             const bool* const* unseen, int64_t recent, float* __restrict scores, float* __restrict out) {

@@ -1,5 +1,5 @@
-// Decoder layers over a few new tokens in one call: what FusedLayer in layers.py computes, with the same roundings, but for
-// queries and keys, which are rounded to the model's dtype as transformers has them: half as much to read.
+// Decoder layers over a few new tokens in one call: what FusedLayer in layers.py computes, with the same roundings, but
+// for queries and keys, which are rounded to the model's dtype as transformers has them: half as much to read.
 //
 // Decoding reads every weight for a few rows of input, and little else: the products run at the memory's speed, and what
 // lies between them is a few thousand numbers, which a plain loop passes in a microsecond and a chain of torch operations
