@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from hothead import (
     native,
 )
 from hothead.errors import InputError
+from hothead.models.compiled import CompiledLayers
+from hothead.models.layers import FusedLayers, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.toy import save_toy_eagle, save_toy_target, toy_causal_lm
 from hothead.models.window import tree_window
@@ -124,6 +127,26 @@ def test_a_path_of_a_tree_has_the_bits_of_the_same_chain(dtype: torch.dtype, pas
         expected = torch.cat([model.forward(token[None], alone).logits for token in tree[path]])
         assert torch.equal(found, expected)
         assert torch.equal(model.forward(after, cache).logits, model.forward(after, alone).logits)
+
+
+@pytest.mark.parametrize("layers_class", [FusedLayers, CompiledLayers])
+@pytest.mark.parametrize("model", [toy_causal_lm, qwen2])
+@torch.inference_mode()
+def test_the_last_rows_alone_are_those_of_all_and_leave_the_same_cache(model: Any, layers_class: Any) -> None:
+    inner = model().eval().model
+    layers, rotary = layers_class(inner.layers, inner.norm), Rotary(inner.rotary_emb)
+    whole, part = layers.new_cache(16), layers.new_cache(16)
+    generator = torch.Generator().manual_seed(5)
+    for n, last in ((50, 1), (40, 7), (3, 3), (5, 1), (2, 1), (1, 1)):
+        x = torch.randn(n, 32, generator=generator)
+        rotation = rotary.at(whole.length, n, None, x.device)
+        expected, tapped = layers(x, rotation, whole, None, (1,))
+        found, tapped_too = layers(x, rotation, part, None, (1,), last=last)
+        assert found.shape == (last, 32)
+        if layers_class is CompiledLayers:
+            assert torch.equal(found, expected[-last:])
+            assert torch.equal(tapped_too, tapped)
+        torch.testing.assert_close(found, expected[-last:], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -40,10 +40,14 @@ class CompiledLayers:
         unseen: Tensor | None,
         taps: tuple[int, ...] = (),
         attention_input: Tensor | None = None,
+        last: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """As :meth:`FusedLayers.__call__`."""
         past = cache.reserve(x.shape[0])
-        out, tapped = self._native.forward(x, attention_input, *rotation, cache.keys, cache.values, past, unseen, taps)
+        last = x.shape[0] if last is None else last
+        out, tapped = self._native.forward(
+            x, attention_input, *rotation, cache.keys, cache.values, past, unseen, taps, last
+        )
         return out, tapped.flatten(1)
 
 

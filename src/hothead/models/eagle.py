@@ -80,10 +80,10 @@ class EagleDraft:
         self._committed = 0
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
-        hidden = self._run(target_ids[-features.shape[0] :], features)
+        hidden = self._run(target_ids[-features.shape[0] :], features, last=1)
         self._committed = self._cache.length
         self._tree = GrowingTree(self._committed, features.device)
-        return hidden[-1:]
+        return hidden
 
     def step(self, target_ids: Tensor, hidden: Tensor, parents: Tensor | None = None) -> Tensor:
         return self._run(target_ids, hidden, None if parents is None else self._tree.grow(parents))
@@ -116,12 +116,15 @@ class EagleDraft:
             blocks.append(torch.stack(hidden, dim=1))
         return torch.cat(blocks)
 
-    def _run(self, target_ids: Tensor, features: Tensor, window: Window | None = None) -> Tensor:
-        """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> predicted features f_{t+1}, [n, H]."""
+    def _run(
+        self, target_ids: Tensor, features: Tensor, window: Window | None = None, last: int | None = None
+    ) -> Tensor:
+        """Pairs (x_{t+1}, f_t), int64 [n] and [n, H] -> f_{t+1}, predicted, of the last ``last`` (None: all)."""
         embedded = functional.embedding(target_ids, self._embedding)
         x = self._fc(torch.cat([embedded, features], dim=-1))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, x.device)
-        return self._layers(x, rotation, self._cache, None if window is None else window.unseen)[0]
+        unseen = None if window is None else window.unseen
+        return self._layers(x, rotation, self._cache, unseen, last=last)[0]
 
 
 def config_of(make: Callable[..., Any], fields: dict[str, Any]) -> Any:

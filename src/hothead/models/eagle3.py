@@ -133,7 +133,7 @@ class Eagle3Draft:
         self._committed = 0
 
     def extend(self, target_ids: Tensor, features: Tensor) -> Tensor:
-        state = self._run(target_ids[-features.shape[0] :], self._fc(features))[-1:]
+        state = self._run(target_ids[-features.shape[0] :], self._fc(features), last=1)
         self._committed = self._cache.length
         self._tree = GrowingTree(self._committed, features.device)
         # What steps go on from is not what the head reads: the last committed token's state, then each drafted one's.
@@ -151,8 +151,10 @@ class Eagle3Draft:
     def rollback(self) -> None:
         self._cache.truncate(self._committed)
 
-    def _run(self, target_ids: Tensor, features: Tensor, window: Window | None = None) -> Tensor:
-        """Pairs (x_{t+1}, g_t), int64 [n] and [n, H] -> g_{t+1}, [n, H]."""
+    def _run(
+        self, target_ids: Tensor, features: Tensor, window: Window | None = None, last: int | None = None
+    ) -> Tensor:
+        """Pairs (x_{t+1}, g_t), int64 [n] and [n, H] -> g_{t+1} of the last ``last`` (None: all)."""
         normed = self._feature_norm(features)
         embedded = self._embedding_norm(functional.embedding(target_ids, self._embedding))
         rotation = self._rotary.at(self._cache.length, len(target_ids), window, features.device)
@@ -162,6 +164,7 @@ class Eagle3Draft:
             self._cache,
             None if window is None else window.unseen,
             attention_input=torch.cat([embedded, normed], dim=-1),
+            last=last,
         )
         return state
 

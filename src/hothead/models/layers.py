@@ -46,6 +46,7 @@ class FusedLayers:
         unseen: Tensor | None,
         taps: tuple[int, ...] = (),
         attention_input: Tensor | None = None,
+        last: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Go through all layers, and put n more positions into ``cache``.
 
@@ -55,15 +56,18 @@ class FusedLayers:
             unseen: of :class:`Window`.
             taps: layers.
             attention_input: what the first layer's attention reads in place of the normed ``x``.
+            last: positions at the end whose result is wanted; of the others the last layer computes keys and values
+                only. None: all. Not together with ``unseen``.
 
         Returns:
-            What comes out, [n, H], and what went into the layers in ``taps``, side by side, [n, taps * H].
+            What comes out, [last, H], and what went into the layers in ``taps``, side by side, [n, taps * H].
         """
         tapped: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
             if index in taps:
                 tapped[index] = x
-            x = layer(x, rotation, cache, index, unseen, None if index else attention_input)
+            rows = last if layer is self._layers[-1] else None
+            x = layer(x, rotation, cache, index, unseen, None if index else attention_input, rows)
         features = torch.cat([tapped[tap] for tap in taps], dim=-1) if taps else x[:, :0]
         return x if self._norm is None else self._norm(x), features
 
@@ -98,11 +102,13 @@ class FusedLayer:
         index: int,
         unseen: Tensor | None,
         attention_input: Tensor | None = None,
+        last: int | None = None,
     ) -> Tensor:
-        """[n, H] -> [n, H]; keys and values go into layer ``index`` of ``cache``.
+        """[n, H] -> [last, H]; keys and values of all n go into layer ``index`` of ``cache``.
 
         Args:
             attention_input: what the attention reads in place of the normed ``x``.
+            last: as :meth:`FusedLayers.__call__` takes it.
         """
         n, heads, key_heads, d = x.shape[0], self._heads, self._key_heads, self._head_dim
         normed = attention_input
@@ -112,8 +118,10 @@ class FusedLayer:
         # Rotated in the cache's dtype, which is where queries and keys are needed.
         query_key = rotate(qkv[:, : heads + key_heads].to(cache.dtype or x.dtype), *rotation).transpose(0, 1)
         keys, values = cache.append(index, query_key[heads:], qkv[:, heads + key_heads :].transpose(0, 1))
+        if last is not None:
+            x, n = x[-last:], last
         with span(ATTENTION):
-            attended = attend(query_key[:heads], keys, values, unseen, self._scale)
+            attended = attend(query_key[:heads, -n:], keys, values, unseen, self._scale)
         x = self._out.add_to(x, attended.transpose(0, 1).to(x.dtype).reshape(n, heads * d))
         gate_up = self._gate_up(self._mlp_norm(x))
         return self._down.add_to(x, functional.silu(gate_up[:, : self._width]) * gate_up[:, self._width :])

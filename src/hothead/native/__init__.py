@@ -23,7 +23,7 @@ from hothead.spans import LINEARS, span
 
 ENGINE_MODES = ("auto", "eager", "compiled")
 SOURCE = Path(__file__).with_name("layer.cpp")
-HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "lanes.h", "products.h"))
+HEADERS = tuple(SOURCE.with_name(name) for name in ("attention.h", "lanes.h", "pages.h", "products.h"))
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-w")
 
 

@@ -40,6 +40,12 @@ struct Place {
   const float *cos, *sin;
   const bool* unseen;
   int64_t recent;
+
+  // The same for the new tokens from `first` on alone, when the others are held.
+  Place from(int64_t first, int64_t dim) const {
+    return {n - first, past + first, cos + first * dim, sin + first * dim, unseen ? unseen + first * recent : nullptr,
+            recent};
+  }
 };
 
 // [i * kN + j]: whether j comes after i.
@@ -75,31 +81,36 @@ struct Layer : torch::CustomClassHolder {
     if (input_norm) input_norm_ = Norm{*input_norm, float(eps)};
   }
 
-  // What a member goes through together with the others: x [n, H] becomes what comes out of layer `index`. The attention
-  // reads `attention_input` [n, H'] in place of the normed x, if there is one.
+  // What a member goes through together with the others: x [n, H] becomes what comes out of layer `index`, but for the
+  // first `skipped` rows: of them only keys and values are wanted. The attention reads `attention_input` [n, H'] in place
+  // of the normed x, if there is one.
   template <typename T>
   void run(const Member& member, T* x, const T* attention_input, const Place& place, const Held<T>& held,
-           int64_t index, Between<T>& between) const {
-    const int64_t n = place.n;
+           int64_t index, int64_t skipped, Between<T>& between) const {
+    const int64_t n = place.n, width = mlp_norm_.weight.size(0);
     T *keys = held.keys_of(index), *values = held.values_of(index);
-    std::vector<T> normed(n * mlp_norm_.weight.size(0));  // each member's own: cheaper than to wait for one
+    std::vector<T> normed(n * width);  // each member's own: cheaper than to wait for one
     const T* input = attention_input ? attention_input : x;
     if (!attention_input && input_norm_) {
       (*input_norm_)(x, 0, n, normed.data());
       input = normed.data();
     }
-    qkv_->run(member, input, n, static_cast<const T*>(nullptr), between.qkv.data());
+    const T* none = nullptr;
+    qkv_->run(member, input, skipped, none, between.qkv.data(), heads_ * dim_);
+    qkv_->run(member, input + skipped * qkv_->ins, n - skipped, none, between.qkv.data() + skipped * qkv_->outs);
     member.meet();
-    rotate_all(member, place, keys, values, held.stride(), between);
+    rotate_all(member, place, keys, values, held.stride(), skipped, between);
     member.meet();
-    attend_all(member, place, keys, values, held.stride(), between);
+    const Place rest = place.from(skipped, dim_);
+    x += skipped * width;
+    attend_all(member, rest, keys, values, held.stride(), between);
     member.meet();
-    out_->run(member, between.attended.data(), n, x, x);
+    out_->run(member, between.attended.data(), rest.n, x, x);
     member.meet();
-    mlp_norm_(x, 0, n, normed.data());
-    gate_->run_gated(member, *up_, normed.data(), n, between.gated.data());
+    mlp_norm_(x, 0, rest.n, normed.data());
+    gate_->run_gated(member, *up_, normed.data(), rest.n, between.gated.data());
     member.meet();
-    down_->run(member, between.gated.data(), n, x, x);
+    down_->run(member, between.gated.data(), rest.n, x, x);
     member.meet();
   }
 
@@ -113,9 +124,9 @@ struct Layer : torch::CustomClassHolder {
 
  private:
   template <typename T>
-  void rotate_all(const Member& member, const Place& place, T* keys, T* values, int64_t head_stride,
+  void rotate_all(const Member& member, const Place& place, T* keys, T* values, int64_t head_stride, int64_t skipped,
                   Between<T>& between) const {
-    const int64_t n = place.n, d = dim_, rows = heads_ + key_heads_;
+    const int64_t n = place.n, d = dim_, rows = heads_ + key_heads_, queries = n - skipped;
     const auto [begin, end] = member.share(n * rows);
     std::vector<T> key(d);
     for (int64_t row = begin; row < end; ++row) {
@@ -123,7 +134,7 @@ struct Layer : torch::CustomClassHolder {
       const T* from = between.qkv.data() + i * qkv_->outs + h * d;
       const float *cos = place.cos + i * d, *sin = place.sin + i * d;
       if (h < heads_) {
-        rotate(from, cos, sin, d, between.queries.data() + (h * n + i) * d);
+        if (i >= skipped) rotate(from, cos, sin, d, between.queries.data() + (h * queries + i - skipped) * d);
         continue;
       }
       rotate(from, cos, sin, d, key.data());
@@ -180,13 +191,15 @@ struct Layers : torch::CustomClassHolder {
 
   // x [n, H] and the first layer's attention input, if any, as Layer::run takes them; cos, sin float32 [n, 1, d]; keys
   // and values, of x's dtype, as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's own. Gives what
-  // comes out, [n, H], and what went into the layers in `taps`, [n, taps, H].
+  // comes out for the last `last` tokens, [last, H], and what went into the layers in `taps`, [n, taps, H].
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const OptionalTensor& attention_input, const Tensor& cos,
                                      const Tensor& sin, const Tensor& keys, const Tensor& values, int64_t past,
-                                     const OptionalTensor& unseen, const std::vector<int64_t>& taps) const {
+                                     const OptionalTensor& unseen, const std::vector<int64_t>& taps,
+                                     int64_t last) const {
     return with_dtype(x, [&](auto zero) {
       using T = decltype(zero);
-      return pass<T>(x, attention_input, cos.contiguous(), sin.contiguous(), Held<T>{keys, values}, past, unseen, taps);
+      return pass<T>(x, attention_input, cos.contiguous(), sin.contiguous(), Held<T>{keys, values}, past, unseen, taps,
+                     last);
     });
   }
 
@@ -194,11 +207,12 @@ struct Layers : torch::CustomClassHolder {
   template <typename T>
   std::tuple<Tensor, Tensor> pass(const Tensor& input, const OptionalTensor& attention_input, const Tensor& cos,
                                   const Tensor& sin, const Held<T>& held, int64_t past, const OptionalTensor& unseen,
-                                  const std::vector<int64_t>& taps) const {
+                                  const std::vector<int64_t>& taps, int64_t last) const {
     TORCH_CHECK(held.keys.size(-2) == kKeys && held.keys.size(-1) == kPerLane<T>, "keys in blocks of ",
                 held.keys.size(-2), " by ", held.keys.size(-1), "; expected ", kKeys, " by ", kPerLane<T>);
-    const int64_t n = input.size(0), width = input.size(1);
-    Tensor x = input.clone(at::MemoryFormat::Contiguous), normed = norm_ ? at::empty_like(x) : x;
+    const int64_t n = input.size(0), width = input.size(1), skipped = n - last;
+    Tensor x = input.clone(at::MemoryFormat::Contiguous), out = x.narrow(0, skipped, last);
+    Tensor normed = norm_ ? at::empty_like(out) : out;
     Tensor tapped = at::empty({n, int64_t(taps.size()), width}, x.options());
     const Tensor read = attention_input ? attention_input->contiguous() : Tensor();
     const Tensor hidden = unseen ? unseen->contiguous() : Tensor();
@@ -219,10 +233,10 @@ struct Layers : torch::CustomClassHolder {
               for (int64_t i = 0; i < n; ++i)
                 std::copy_n(at + i * width, width, tapped.mutable_data_ptr<T>() + (i * taps.size() + tap) * width);
         layers_[index]->template run<T>(member, at, index == 0 && attention_input ? read.const_data_ptr<T>() : nullptr,
-                                        place, held, index, between);
+                                        place, held, index, index + 1 == layers_.size() ? skipped : 0, between);
       }
-      const auto [begin, end] = member.share(n);
-      if (norm_) (*norm_)(at, begin, end, normed.mutable_data_ptr<T>());
+      const auto [begin, end] = member.share(last);
+      if (norm_) (*norm_)(at + skipped * width, begin, end, normed.mutable_data_ptr<T>());
     });
     return {normed, tapped};
   }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lanes.h"
+#include "pages.h"
 
 namespace {
 
@@ -27,7 +28,7 @@ constexpr int64_t kRows = 3;
 #endif
 constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
 constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance ...
-constexpr int64_t kFewRows = 4;            // ... but not for so few rows: the processor's own guess is better then
+constexpr int64_t kFewRows = 6;            // ... but not for so few rows: the processor's own guess is better then
 constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
@@ -117,19 +118,20 @@ struct Linear : torch::CustomClassHolder {
   Linear(const Tensor& weight, const OptionalTensor& bias) : outs(weight.size(0)), ins(weight.size(1)), bias_(bias) {
     const int64_t per_lane = sizeof(float) / weight.element_size();
     const int64_t more_ins = (per_lane - ins % per_lane) % per_lane, more_outs = (kBlock - outs % kBlock) % kBlock;
-    blocks_ = at::constant_pad_nd(weight, {0, more_ins, 0, more_outs})
-                  .view({-1, kBlock, (ins + more_ins) / per_lane, per_lane})
-                  .transpose(1, 2)
-                  .contiguous();
+    const Tensor blocks = at::constant_pad_nd(weight, {0, more_ins, 0, more_outs})
+                              .view({-1, kBlock, (ins + more_ins) / per_lane, per_lane})
+                              .transpose(1, 2);
+    blocks_ = empty_in_large_pages(blocks.sizes(), blocks.options()).copy_(blocks);
   }
 
   // y [n, outs] = x [n, ins] times the weight, plus bias and residual [n, outs] (which may be y), rounded once: this
-  // member's share.
+  // member's share of the outputs, all of them or those from about `from` on.
   template <typename T>
-  void run(const Member& member, const T* x, int64_t n, const T* residual, T* y) const {
+  void run(const Member& member, const T* x, int64_t n, const T* residual, T* y, int64_t from = 0) const {
     const T* b = bias<T>();
-    const auto [begin, end] = member.share(outs, kBlock);
-    for_each_block(begin, end, n, [&](int64_t o, int64_t first, int64_t rows) {
+    const int64_t skipped = from / kBlock * kBlock;
+    const auto [begin, end] = member.share(outs - skipped, kBlock);
+    for_each_block(skipped + begin, skipped + end, n, [&](int64_t o, int64_t first, int64_t rows) {
       float sums[kRows][kBlock];
       product(o, x + first * ins, rows, sums);
       const int64_t lanes = std::min(kBlock, outs - o);
