@@ -49,15 +49,15 @@ def test_logits_are_the_full_heads_at_the_hot_ids(dtype: torch.dtype, slots: int
     assert torch.isinf(logits[:, ~held]).all()
 
 
-def test_argmax_topk_and_log_probs_speak_target_ids() -> None:
+def test_argmax_likeliest_and_log_probs_speak_target_ids() -> None:
     head, lm_head, hidden = make(slots=8)
     full = reference(lm_head, hidden)
     hot = torch.zeros(V, dtype=torch.bool)
     hot[head.target_ids[head.target_ids >= 0]] = True
     restricted = full.masked_fill(~hot, -torch.inf)
     assert torch.equal(head.argmax(hidden), restricted.argmax(-1))
-    log_probs, ids = head.topk(hidden, 5)
-    expected = restricted.log_softmax(-1).topk(5)
+    ids, log_probs = head.likeliest(hidden)
+    expected = restricted.log_softmax(-1).max(-1)
     assert torch.equal(ids, expected.indices)
     torch.testing.assert_close(log_probs, expected.values, atol=1e-4, rtol=0)
     rows = head.log_probs(hidden, temperature=0.7)

@@ -172,7 +172,7 @@ def test_products_of_any_shape_are_the_plain_ones(dtype: torch.dtype, shape: tup
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [1, 511, 512, 1300])
-def test_argmax_is_the_first_of_the_greatest(dtype: torch.dtype, width: int) -> None:
+def test_the_likeliest_is_the_first_of_the_greatest(dtype: torch.dtype, width: int) -> None:
     if native.obstacle(dtype, "cpu") is not None:
         pytest.skip(f"no packed {dtype} products here")
     native.native_classes()
@@ -180,6 +180,10 @@ def test_argmax_is_the_first_of_the_greatest(dtype: torch.dtype, width: int) -> 
     logits[1, : width - 1] = -torch.inf  # as empty slots have it
     expected = [(row == row.max()).nonzero()[0, 0] for row in logits]
     assert torch.equal(native.argmax(logits), torch.stack(expected))
+    found, log_probs = native.likeliest(logits)
+    assert torch.equal(found, torch.stack(expected))
+    assert torch.isfinite(log_probs).all()
+    torch.testing.assert_close(log_probs, logits.float().log_softmax(-1).amax(-1), atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")

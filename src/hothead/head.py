@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hothead.errors import DraftMismatch
-from hothead.native import argmax
+from hothead.native import argmax, likeliest
 from hothead.packed import PackedLinear
 from hothead.vocab import DraftVocab
 
@@ -142,11 +142,10 @@ class HotHead:
         """[B, H] -> int64 [B], the most likely hot ``target_ids``."""
         return self.target_ids[argmax(self.logits(hidden))]
 
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """[B, H] -> log-probabilities over the hot rows, float32 [B, k], and their ``target_ids``, int64 [B, k]."""
-        logits = self.logits(hidden).float()
-        top = logits.topk(k, dim=-1)
-        return top.values - logits.logsumexp(dim=-1, keepdim=True), self.target_ids[top.indices]
+    def likeliest(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, H] -> what :meth:`argmax` gives, and its log-probability over the hot rows, float32 [B]."""
+        rows, log_probs = likeliest(self.logits(hidden))
+        return self.target_ids[rows], log_probs
 
     def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
         """[B, H] -> float32 [B, Vd + D], normalised over the hot rows, in row order."""

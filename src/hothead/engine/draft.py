@@ -64,8 +64,8 @@ def _chain(
                 drafted.append(head.target_ids[row])
                 probability = q[:, row]
             elif is_choosy:
-                log_prob, target_id = head.topk(hidden, 1)
-                drafted.append(target_id[0])
+                target_id, log_prob = head.likeliest(hidden)
+                drafted.append(target_id)
                 probability = log_prob.exp()
             else:
                 drafted.append(head.argmax(hidden))

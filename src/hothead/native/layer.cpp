@@ -260,19 +260,41 @@ void first_of_greatest(const T* row, int64_t width, int64_t* to) {
   while (*to < width - 1 && !(float(row[*to]) == greatest)) ++*to;
 }
 
+constexpr float kNothing = -80;  // a logit this far below the greatest adds nothing to a sum; -inf would not be safe
+
+// Calls take(i, row, width) for each row of x [n, width].
+template <typename Take>
+void for_each_row(const Tensor& x, const Take& take) {
+  with_dtype(x, [&](auto zero) {
+    const int64_t width = x.size(1);
+    for (int64_t i = 0; i < x.size(0); ++i) take(i, x.const_data_ptr<decltype(zero)>() + i * width, width);
+  });
+}
+
 // [n, width] -> int64 [n].
 Tensor argmax(const Tensor& input) {
   const Tensor x = input.contiguous();
-  const int64_t n = x.size(0), width = x.size(1);
-  Tensor found = at::empty({n}, at::kLong);
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t* to = found.mutable_data_ptr<int64_t>() + i;
-    if (x.scalar_type() == at::kFloat)
-      first_of_greatest(x.const_data_ptr<float>() + i * width, width, to);
-    else
-      first_of_greatest(x.const_data_ptr<at::BFloat16>() + i * width, width, to);
-  }
+  Tensor found = at::empty({x.size(0)}, at::kLong);
+  int64_t* to = found.mutable_data_ptr<int64_t>();
+  for_each_row(x, [&](int64_t i, const auto* row, int64_t width) { first_of_greatest(row, width, to + i); });
   return found;
+}
+
+// [n, width] -> int64 [n], as argmax, and the logarithm of its share of the softmax, float32 [n].
+std::tuple<Tensor, Tensor> likeliest(const Tensor& input) {
+  const Tensor x = input.contiguous();
+  Tensor found = at::empty({x.size(0)}, at::kLong), log_share = at::empty({x.size(0)}, at::kFloat);
+  int64_t* to = found.mutable_data_ptr<int64_t>();
+  float* logs = log_share.mutable_data_ptr<float>();
+  for_each_row(x, [&](int64_t i, const auto* row, int64_t width) {
+    first_of_greatest(row, width, to + i);
+    const float greatest = float(row[to[i]]);
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < width; ++j) total += std::exp(std::max(float(row[j]) - greatest, kNothing));
+    logs[i] = -std::log(total);
+  });
+  return {found, log_share};
 }
 
 }  // namespace
@@ -291,4 +313,5 @@ TORCH_LIBRARY(hothead, m) {
       .def("forward", &Layers::forward);
   m.def("rows_linear", &rows_linear);
   m.def("argmax", &argmax);
+  m.def("likeliest", &likeliest);
 }
