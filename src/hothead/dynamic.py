@@ -68,7 +68,6 @@ class SlotTable:
         self._last_offer.index_copy_(0, into, newcomer_stamps)
         self.rows_copied += enters.sum()
 
-
     def _nothing_is_new(self, rows: Tensor) -> bool:
         """Refresh the slots among ``rows`` if all are hot, which is the common round. Only asked on a CPU, where it
         costs a fifth of the operations above; elsewhere it would be a synchronisation."""
