@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from hothead.bench.equality import TIE_ROUNDING_STEPS, Answered, common_length, is_tied, judge, logits_at, tie_tolerance
+from hothead.bench.equality import (
+    TIE_ROUNDING_STEPS,
+    Answered,
+    Pass,
+    common_length,
+    is_tied,
+    judge,
+    logits_at,
+    tie_tolerance,
+)
 from hothead.engine.generate import SpeculativeDecoder
 from hothead.engine.sampling import SamplingParams
 from hothead.engine.tree import DraftShape
@@ -25,13 +34,8 @@ def target() -> Target:
 
 def answered(decoder: SpeculativeDecoder) -> Answered:
     stream = decoder.stream(PROMPT, PARAMS)
-    emitted = tuple(len(chunk.target_ids) for chunk in stream)
-    width = 1 if decoder.draft is None else decoder.shape.width
-    return Answered(tuple(stream.result.target_ids), emitted, width)
-
-
-def plain_answer(target_ids: tuple[int, ...]) -> Answered:
-    return Answered(target_ids, (1,) * len(target_ids), 1)
+    passes = tuple(Pass(len(chunk.target_ids), 1 + chunk.drafted) for chunk in stream)
+    return Answered(tuple(stream.result.target_ids), passes)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +46,12 @@ def plain(target: Target) -> Answered:
 def changed(plain: Answered, position: int, target_id: int) -> Answered:
     ids = list(plain.target_ids)
     ids[position] = target_id
-    return plain_answer(tuple(ids))
+    return Answered.plainly(ids)
 
 
 def test_equal_answers_are_equal(target: Target, plain: Answered) -> None:
     other = answered(SpeculativeDecoder(target, toy_standalone(target)))
-    assert max(other.emitted_per_pass) > 1  # it did speculate
+    assert max(each.emitted for each in other.passes) > 1  # it did speculate
     verdict = judge(target, PROMPT, plain, other)
     assert (verdict.equality, verdict.difference) == ("equal", None)
 
@@ -65,7 +69,7 @@ def test_a_wrong_token_is_found_and_is_no_tie(target: Target, plain: Answered, p
 
 
 def test_an_answer_that_ends_early_is_different(target: Target, plain: Answered) -> None:
-    verdict = judge(target, PROMPT, plain, plain_answer(plain.target_ids[:9]))
+    verdict = judge(target, PROMPT, plain, Answered.plainly(plain.target_ids[:9]))
     assert verdict.equality == "different"
     assert verdict.difference is not None
     assert (verdict.difference.position, verdict.difference.target_id) == (9, None)
@@ -76,7 +80,7 @@ def test_the_replayed_passes_chose_every_token(target: Target, num_steps: int) -
     """Replaying a method's own passes must give logits whose argmax is what it emitted, wherever passes were cut."""
     for draft in (toy_eagle(target), toy_standalone(target)):
         answer = answered(SpeculativeDecoder(target, draft, shape=DraftShape(num_steps)))
-        assert sum(answer.emitted_per_pass) == len(answer.target_ids) == 30
+        assert sum(each.emitted for each in answer.passes) == len(answer.target_ids) == 30
         for position, target_id in enumerate(answer.target_ids):
             assert int(logits_at(target, PROMPT, answer, position).argmax()) == target_id
 
@@ -93,6 +97,8 @@ def test_the_replayed_passes_have_the_shape_of_the_real_ones(target: Target, mon
     for decoder in (
         SpeculativeDecoder(target),
         SpeculativeDecoder(target, toy_standalone(target), shape=DraftShape(4)),
+        SpeculativeDecoder(target, toy_standalone(target), shape=DraftShape(4, p_min=0.3)),
+        SpeculativeDecoder(target, toy_standalone(target), shape=DraftShape(4, 2, 7, verify_p_min=0.05)),
     ):
         shapes.clear()
         answer = answered(decoder)
@@ -100,7 +106,7 @@ def test_the_replayed_passes_have_the_shape_of_the_real_ones(target: Target, mon
         shapes.clear()
         logits_at(target, PROMPT, answer, 29)
         assert shapes == real
-        assert set(real[1:]) == {answer.width}
+        assert real[1:] == [width for _, width in answer.passes[1:]]
 
 
 def test_a_position_past_the_passes_is_an_error(target: Target, plain: Answered) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from hothead.bench.equality import Answered, Verdict, judge
+from hothead.bench.equality import Answered, Pass, Verdict, judge
 from hothead.bench.log import ResultLog
 from hothead.bench.methods import DEFAULT_TREE, Method, parse_method
 from hothead.bench.order import shuffled
@@ -304,18 +304,16 @@ class Comparison:
         with awake(decoder):
             start = time.perf_counter()
             stream = decoder.stream(ids, params)
-            emitted = _exhaust(stream)
+            passes = _exhaust(stream)
             seconds = time.perf_counter() - start
             generation = stream.result
-        drafts = isinstance(decoder, SpeculativeDecoder) and decoder.draft is not None
-        width = decoder.shape.width if drafts else 1  # type: ignore[attr-defined]
-        return Replied(generation, seconds, Answered(tuple(generation.target_ids), emitted, width))
+        return Replied(generation, seconds, Answered(tuple(generation.target_ids), passes))
 
     def _reference(self, prompt: Prompt, turn: int, done: Mapping[str, "Replied"]) -> Answered | None:
         """Plain decoding's answer of the first repeat, as the log or this block has it."""
         earlier = self._plain(prompt, turn)
         if earlier is not None and earlier.target_ids is not None:
-            return Answered(earlier.target_ids, (1,) * len(earlier.target_ids), 1)
+            return Answered.plainly(earlier.target_ids)
         return done[PLAIN].answered if PLAIN in done else None
 
 
@@ -328,9 +326,9 @@ class Replied:
     answered: Answered
 
 
-def _exhaust(stream: Iterable[Chunk]) -> tuple[int, ...]:
-    """Tokens of each chunk."""
-    return tuple(len(chunk.target_ids) for chunk in stream)
+def _exhaust(stream: Iterable[Chunk]) -> tuple[Pass, ...]:
+    """Each chunk's pass."""
+    return tuple(Pass(len(chunk.target_ids), 1 + chunk.drafted) for chunk in stream)
 
 
 def prompt_ids(target: Target, prompt: Prompt, answers: Sequence[str] = (), raw: bool = False) -> list[int]:

@@ -9,6 +9,7 @@ token is above them by more. In float32 nothing counts as a tie.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,20 +23,29 @@ from hothead.models.target import Target
 TIE_ROUNDING_STEPS = 2
 
 
+class Pass(NamedTuple):
+    """One of the target's: tokens that it emitted, and how many it read at once (1, and those drafted)."""
+
+    emitted: int
+    width: int = 1
+
+
 @dataclass(frozen=True)
 class Answered:
     """An answer and the passes that made it.
 
     Attributes:
         target_ids: emitted.
-        emitted_per_pass: how many of them each pass gave, prefill first; the sum is at least their number.
-        width: tokens per verify pass: 1 for plain decoding, k + 1 for a chain of k. Drafts that stop where they are
-            unsure have narrower passes too, of which this is the widest.
+        passes: prefill first; they emitted at least as many.
     """
 
     target_ids: tuple[int, ...]
-    emitted_per_pass: tuple[int, ...]
-    width: int
+    passes: tuple[Pass, ...]
+
+    @classmethod
+    def plainly(cls, target_ids: Sequence[int]) -> "Answered":
+        """One token a pass."""
+        return cls(tuple(target_ids), (Pass(1),) * len(target_ids))
 
 
 @dataclass(frozen=True)
@@ -108,14 +118,15 @@ def logits_at(target: Target, prompt_ids: Sequence[int], answer: Answered, posit
     what comes after a position does not reach it.
     """
     device = target.device
-    cache = target.new_cache(len(prompt_ids) + position + answer.width + 1)
+    widest = max(width for _, width in answer.passes)
+    cache = target.new_cache(len(prompt_ids) + position + widest + 1)
     output = target.forward(torch.tensor(list(prompt_ids), device=device), cache, last=1)
-    start = answer.emitted_per_pass[0]
+    start = answer.passes[0].emitted
     if position < start:
         return output.logits[-1].float()
-    for emitted in answer.emitted_per_pass[1:]:
+    for emitted, width in answer.passes[1:]:
         fed = list(answer.target_ids[start - 1 : start - 1 + emitted])
-        fed += [fed[-1]] * (answer.width - len(fed))
+        fed += [fed[-1]] * (width - len(fed))
         committed = cache.length
         output = target.forward(torch.tensor(fed, device=device), cache)
         if position < start + emitted:

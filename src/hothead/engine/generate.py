@@ -64,10 +64,11 @@ class Stats:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one round emitted: ids, and the text they release."""
+    """What one round emitted: ids, the text they release, and how many tokens were drafted for it."""
 
     target_ids: tuple[int, ...]
     text: str
+    drafted: int = 0
 
 
 @dataclass
@@ -206,17 +207,16 @@ class GenerationStream:
 
         # The clock stops while the consumer holds a chunk.
         start = time.perf_counter()
+        proposal = _nothing(device)
         while True:
-            chunk, is_over = self._commit(emitted)
+            chunk, is_over = self._commit(emitted, len(proposal))
             stats.decode_s += time.perf_counter() - start
             watch.note("round" if stats.rounds else "first token", start, emitted=len(emitted))
             yield chunk
             start = time.perf_counter()
             if is_over:
                 break
-            if draft is None or hot is None:
-                proposal = _nothing(device)
-            else:
+            if draft is not None and hot is not None:
                 shape = self._decoder.shape
                 steps = min(shape.num_steps, self._room - len(self.result.target_ids))
                 proposal = propose(draft, hot.head, new_ids, features, shape, steps, params, generator, watch)
@@ -253,7 +253,7 @@ class GenerationStream:
             with watch.section("vocab_update"):
                 hot.after_round(new_ids, logits[verified])
 
-    def _commit(self, emitted: list[int]) -> tuple[Chunk, bool]:
+    def _commit(self, emitted: list[int], drafted: int) -> tuple[Chunk, bool]:
         """Append what a round emitted, up to whatever ends the answer."""
         result, kept, text = self.result, [], ""
         for target_id in emitted:
@@ -274,7 +274,7 @@ class GenerationStream:
                 break
         result.text = self._text.text
         result.stats.new_tokens = len(result.target_ids)
-        return Chunk(tuple(kept), text), bool(result.finish_reason)
+        return Chunk(tuple(kept), text, drafted), bool(result.finish_reason)
 
 
 def _window(proposal: Proposal, committed: int) -> Window | None:
