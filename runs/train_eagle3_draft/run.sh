@@ -10,8 +10,8 @@ cd "$(dirname "$0")"
 export PYTHONPATH="$PWD/../train_demo_draft${PYTHONPATH:+:$PYTHONPATH}" # whose modules these scripts build on
 PYTHON=${PYTHON:-python}
 WORK=${WORK:-../train_demo_draft/work}
-NAMES=${NAMES:-"qa-* requests-* math-* translation-* rag-* summarization-* selfchat-000[0-7]"}
-STEPS=${STEPS:-800}
+NAMES=${NAMES:-"qa-* requests-* math-* translation-* rag-* summarization-* selfchat-000? selfchat-001[01]"}
+STEPS=${STEPS:-1300}
 PROCS=${PROCS:-$(nproc)}
 EAGLE1=../../drafts/smollm2-135m-instruct-eagle
 OUT=${OUT:-../../drafts/smollm2-135m-instruct-eagle3}
@@ -23,7 +23,7 @@ pids=()
 for ((i = 0; i < PROCS; i++)); do
     "$PYTHON" train_eagle3.py --target "$WORK/target" --shards "$WORK/eagle3/shards" --out "$WORK/eagle3/run" \
         --ranking "$EAGLE1/ranking.safetensors" --init-eagle "$EAGLE1/model.safetensors" \
-        --steps "$STEPS" --lr 1.2e-3 --decay 1.0 --single-steps 0 --eval-every 60 \
+        --steps "$STEPS" --unroll 3 --lr 1.2e-3 --decay 1.0 --single-steps 0 --eval-every 60 \
         --rank "$i" --world "$PROCS" --rendezvous "$WORK/eagle3/meet" &
     pids+=($!)
 done

@@ -3,6 +3,7 @@
 
 #include <c10/util/BFloat16.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -46,6 +47,29 @@ inline Lanes floats(const float* from) { return *(const Lanes*)from; }
 
 inline Lanes floats(const c10::BFloat16* from) {
   return (Lanes)(__builtin_convertvector(*(const Halves*)from, Words) << 16);
+}
+
+inline Lanes exp(const Lanes& x) {
+  Lanes y;
+#pragma omp simd
+  for (int64_t l = 0; l < kLanes; ++l) y[l] = std::exp(x[l]);
+  return y;
+}
+
+// To the nearest bfloat16, ties to even, in the upper half of each word.
+inline Words rounded_words(const Lanes& x) { return (Words)x + 0x7fff + (((Words)x >> 16) & 1); }
+
+// What is left of x in a T.
+template <typename T>
+Lanes rounded(const Lanes& x) {
+  if constexpr (kPerLane<T> == 1) return x;
+  else return (Lanes)(rounded_words(x) & 0xffff0000u);
+}
+
+inline void store(const Lanes& x, float* to) { *(Lanes*)to = x; }
+
+inline void store(const Lanes& x, c10::BFloat16* to) {
+  *(Halves*)to = __builtin_convertvector(rounded_words(x) >> 16, Halves);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ constexpr int64_t kRows = 3;
 #endif
 constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
 constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance ...
-constexpr int64_t kFewRows = 6;            // ... but not for so few rows: the processor's own guess is better then
+constexpr int64_t kFewRows = 2;            // ... but not for so few rows: the processor's own guess is better then
 constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
@@ -112,6 +112,39 @@ void for_each_block(int64_t begin, int64_t end, int64_t n, const Take& take) {
   }
 }
 
+// kBlock numbers for reading: those `from` on, with zeros behind the last of `count`; all zeros if there are none.
+template <typename T>
+struct Numbers {
+  const T* at;
+
+  Numbers(const T* from, int64_t count) : at(from) {
+    if (from && count >= kBlock) return;
+    if (from) std::copy_n(from, count, copy_);
+    at = copy_;
+  }
+  Numbers(const Numbers&) = delete;
+
+ private:
+  T copy_[kBlock] = {};
+};
+
+// kBlock numbers for writing, the first `count` of which go `to` their place.
+template <typename T>
+struct Outcome {
+  T* at;
+
+  Outcome(T* to, int64_t count) : at(count < kBlock ? copy_ : to), to_(to), count_(count) {}
+  Outcome(const Outcome&) = delete;
+  ~Outcome() {
+    if (at != to_) std::copy_n(copy_, count_, to_);
+  }
+
+ private:
+  T* to_;
+  int64_t count_;
+  T copy_[kBlock];
+};
+
 // A weight [outs, ins], kept in blocks that are read from one end to the other: [outs / kBlock, ins / kPerLane, kBlock,
 // kPerLane], with zeros behind the last output and input.
 struct Linear : torch::CustomClassHolder {
@@ -134,12 +167,13 @@ struct Linear : torch::CustomClassHolder {
     for_each_block(skipped + begin, skipped + end, n, [&](int64_t o, int64_t first, int64_t rows) {
       float sums[kRows][kBlock];
       product(o, x + first * ins, rows, sums);
-      const int64_t lanes = std::min(kBlock, outs - o);
+      const Numbers<T> added(b ? b + o : nullptr, outs - o);
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t at = (first + i) * outs + o;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; ++l)
-          y[at + l] = T(sums[i][l] + (b ? float(b[o + l]) : 0.0f) + (residual ? float(residual[at + l]) : 0.0f));
+        const Numbers<T> more(residual ? residual + at : nullptr, outs - o);
+        const Outcome<T> out(y + at, outs - o);
+        for (int64_t c = 0; c < kBlock; c += kLanes)
+          store(floats(sums[i] + c) + floats(added.at + c) + floats(more.at + c), out.at + c);
       }
     });
   }
@@ -153,14 +187,14 @@ struct Linear : torch::CustomClassHolder {
       float gates[kRows][kBlock], ups[kRows][kBlock];
       product(o, x + first * ins, rows, gates);
       up.product(o, x + first * ins, rows, ups);
-      const int64_t lanes = std::min(kBlock, outs - o);
+      const Numbers<T> gate_added(gate_bias ? gate_bias + o : nullptr, outs - o);
+      const Numbers<T> up_added(up_bias ? up_bias + o : nullptr, outs - o);
       for (int64_t i = 0; i < rows; ++i) {
-        T* to = y + (first + i) * outs + o;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; ++l) {
-          const float gate = float(T(gates[i][l] + (gate_bias ? float(gate_bias[o + l]) : 0.0f)));
-          const float value = float(T(ups[i][l] + (up_bias ? float(up_bias[o + l]) : 0.0f)));
-          to[l] = T(float(T(gate / (1 + std::exp(-gate)))) * value);
+        const Outcome<T> out(y + (first + i) * outs + o, outs - o);
+        for (int64_t c = 0; c < kBlock; c += kLanes) {
+          const Lanes gate = rounded<T>(floats(gates[i] + c) + floats(gate_added.at + c));
+          const Lanes value = rounded<T>(floats(ups[i] + c) + floats(up_added.at + c));
+          store(rounded<T>(gate / (1 + exp(-gate))) * value, out.at + c);
         }
       }
     });
