@@ -190,8 +190,9 @@ struct Layers : torch::CustomClassHolder {
   void add(const c10::intrusive_ptr<Layer>& layer) { layers_.push_back(layer); }
 
   // x [n, H] and the first layer's attention input, if any, as Layer::run takes them; cos, sin float32 [n, 1, d]; keys
-  // and values, of x's dtype, as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's own. Gives what
-  // comes out for the last `last` tokens, [last, H], and what went into the layers in `taps`, [n, taps, H].
+  // and values, of x's dtype, as in Held; unseen bool [n, m], over the last m positions, or none: those after a token's
+  // own. Gives what comes out for the last `last` tokens, [last, H], and what went into the layers in `taps`, [n, taps,
+  // H].
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const OptionalTensor& attention_input, const Tensor& cos,
                                      const Tensor& sin, const Tensor& keys, const Tensor& values, int64_t past,
                                      const OptionalTensor& unseen, const std::vector<int64_t>& taps,
