@@ -23,9 +23,13 @@ int64_t whole_blocks(int64_t length) { return (length + kScoreBlock - 1) / kScor
 
 template <typename T>
 void rotate(const T* x, const float* cos, const float* sin, int64_t d, T* to) {
-  const int64_t half = d / 2;
-#pragma omp simd
-  for (int64_t c = 0; c < half; ++c) {
+  const int64_t half = d / 2, whole = half / kLanes * kLanes;
+  for (int64_t c = 0; c < whole; c += kLanes) {
+    const Lanes left = floats(x + c), right = floats(x + c + half);
+    store(left * floats(cos + c) + right * floats(sin + c), to + c);
+    store(right * floats(cos + c + half) + left * floats(sin + c + half), to + c + half);
+  }
+  for (int64_t c = whole; c < half; ++c) {
     to[c] = T(float(x[c]) * cos[c] + float(x[c + half]) * sin[c]);
     to[c + half] = T(float(x[c + half]) * cos[c + half] + float(x[c]) * sin[c + half]);
   }
@@ -40,7 +44,7 @@ void score(const T* __restrict query, const T* __restrict keys, int64_t dim, int
     Lanes sums[kN][2] = {};
     for (int64_t c = 0; c < dim; c += kPerLane<T>) {
       const T* from = keys + c * kKeys;
-      const Words left = *(const Words*)from, right = *(const Words*)(from + kLanes * kPerLane<T>);
+      const Words left = loaded(from), right = loaded(from + kLanes * kPerLane<T>);
 #pragma GCC unroll 6
       for (int64_t r = 0; r < kN; ++r) {
         uint32_t word;

@@ -18,6 +18,15 @@ using Lanes = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(
 using Words = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t)), aligned(4)));
 using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
 
+// kLanes words, loaded once: the compiler would load them again at each use, and loads are what the processor runs out of.
+inline Words loaded(const void* from) {
+  Words words = *(const Words*)from;
+#ifdef __AVX512F__
+  __asm__("" : "+v"(words));
+#endif
+  return words;
+}
+
 // A lane is four bytes: one float32 input's weight for one output, or two bfloat16 inputs' weights.
 template <typename T>
 constexpr int64_t kPerLane = sizeof(float) / sizeof(T);
@@ -47,6 +56,13 @@ inline Lanes floats(const float* from) { return *(const Lanes*)from; }
 
 inline Lanes floats(const c10::BFloat16* from) {
   return (Lanes)(__builtin_convertvector(*(const Halves*)from, Words) << 16);
+}
+
+inline float sum(const Lanes& x) {
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t l = 0; l < kLanes; ++l) total += x[l];
+  return total;
 }
 
 inline Lanes exp(const Lanes& x) {

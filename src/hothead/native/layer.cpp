@@ -169,7 +169,10 @@ struct Layer : torch::CustomClassHolder {
                   recent, scores.data(), out.data());
       for (int64_t r = 0; r < rows; ++r, ++row) {
         T* to = between.attended.data() + (row % n * heads_ + row / n) * d;
-        for (int64_t c = 0; c < d; ++c) to[c] = T(out[r * d + c]);
+        const float* from = out.data() + r * d;
+        int64_t c = 0;
+        for (; c + kLanes <= d; c += kLanes) store(floats(from + c), to + c);
+        for (; c < d; ++c) to[c] = T(from[c]);
       }
     }
   }

@@ -28,7 +28,7 @@ constexpr int64_t kRows = 3;
 #endif
 constexpr int64_t kManyRows = 20 * kRows;  // rows of input that stay in the cache while all blocks go by
 constexpr int64_t kAhead = 8192;           // bytes that memory is asked for in advance ...
-constexpr int64_t kFewRows = 2;            // ... but not for so few rows: the processor's own guess is better then
+constexpr int64_t kFewRows = 5;            // ... but not for so few rows: the processor's own guess is better then
 constexpr int64_t kParallel = 16384;       // weights below which a second thread costs more than it saves
 
 // One of the threads that go through a pass together.
@@ -68,7 +68,7 @@ template <int64_t kN, typename T>
 void block_product(const T* __restrict weights, const T* __restrict x, int64_t width, float (*__restrict sums)[kBlock]) {
   Lanes totals[kN][2] = {};  // in registers, if every loop over them is unrolled
   const auto step = [&](const T* w, const T* from, int64_t inputs) {
-    const Words left = *(const Words*)w, right = *(const Words*)(w + kLanes * kPerLane<T>);
+    const Words left = loaded(w), right = loaded(w + kLanes * kPerLane<T>);
     if constexpr (kN > kFewRows) {
       __builtin_prefetch((const char*)w + kAhead, 0, 2);
       __builtin_prefetch((const char*)w + kAhead + sizeof(Words), 0, 2);
@@ -284,12 +284,14 @@ struct Norm {
     for (int64_t i = begin; i < end; ++i) {
       const T* from = x + i * width;
       T* to = normed + i * width;
-      float squares = 0;
-#pragma omp simd reduction(+ : squares)
-      for (int64_t j = 0; j < width; ++j) squares += float(from[j]) * float(from[j]);
+      const int64_t whole = width / kLanes * kLanes;
+      Lanes totals = {};
+      for (int64_t j = 0; j < whole; j += kLanes) totals += floats(from + j) * floats(from + j);
+      float squares = sum(totals);
+      for (int64_t j = whole; j < width; ++j) squares += float(from[j]) * float(from[j]);
       const float scale = 1 / std::sqrt(squares / width + eps);
-#pragma omp simd
-      for (int64_t j = 0; j < width; ++j) to[j] = T(float(from[j]) * scale * float(w[j]));
+      for (int64_t j = 0; j < whole; j += kLanes) store(floats(from + j) * scale * floats(w + j), to + j);
+      for (int64_t j = whole; j < width; ++j) to[j] = T(float(from[j]) * scale * float(w[j]));
     }
   }
 };
