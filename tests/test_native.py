@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from hothead import (
     DraftShape,
@@ -19,7 +20,7 @@ from hothead import (
     native,
 )
 from hothead.errors import InputError
-from hothead.models.compiled import CompiledLayers
+from hothead.models.compiled import CompiledLayers, CompiledNorm
 from hothead.models.layers import FusedLayers, Rotary
 from hothead.models.target import CausalLM
 from hothead.models.toy import save_toy_eagle, save_toy_target, toy_causal_lm
@@ -52,6 +53,7 @@ def qwen2() -> Qwen2ForCausalLM:
 
 MODELS = {
     "llama": lambda: toy_causal_lm(64),
+    "llama, heads of 40": lambda: toy_causal_lm(64, head_dim=40),
     "llama, heads of 64": lambda: toy_causal_lm(64, head_dim=64),
     "llama, heads of 128, no groups": lambda: toy_causal_lm(64, head_dim=128, num_key_value_heads=4),
     "qwen2, biases": qwen2,
@@ -184,6 +186,22 @@ def test_the_likeliest_is_the_first_of_the_greatest(dtype: torch.dtype, width: i
     assert torch.equal(found, torch.stack(expected))
     assert torch.isfinite(log_probs).all()
     torch.testing.assert_close(log_probs, logits.float().log_softmax(-1).amax(-1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [5, 16, 577])
+def test_a_norm_is_the_plain_one(dtype: torch.dtype, width: int) -> None:
+    if native.obstacle(dtype, "cpu") is not None:
+        pytest.skip(f"no packed {dtype} products here")
+    native.native_classes()
+    norm = LlamaRMSNorm(width, 1e-5)
+    norm.weight.data = torch.randn(width, generator=torch.Generator().manual_seed(6))
+    x = torch.randn(7, 2 * width, generator=torch.Generator().manual_seed(5)).to(dtype)[:, :width]
+    norm = norm.to(dtype)
+    expected = norm.weight.double() * x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    found = CompiledNorm(norm)(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=max(torch.finfo(dtype).eps / 2, 1e-6), atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from hothead.errors import DraftMismatch
 from hothead.export.checks import ids_of_offsets
 from hothead.head import LMHead
 from hothead.models.eagle import check_tensors, config_of, plain_rows
-from hothead.models.fused import layers_class
-from hothead.models.layers import RMSNorm, Rotary
+from hothead.models.fused import layers_class, norm_class
+from hothead.models.layers import Rotary
 from hothead.models.target import CausalLM
 from hothead.models.window import GrowingTree, Window
 from hothead.vocab import DraftVocab
@@ -79,13 +79,14 @@ class Eagle3Draft:
         layer.load_state_dict({n.removeprefix("layers.0."): t for n, t in tensors.items() if n.startswith("layers.0.")})
         layer = layer.to(device, dtype)
         self._norm_before_residual = bool(config.get("norm_before_residual", False))
-        self._embedding_norm, self._feature_norm = RMSNorm(layer.input_layernorm), RMSNorm(layer.hidden_norm)
+        norm_of = norm_class(target.is_compiled)
+        self._embedding_norm, self._feature_norm = norm_of(layer.input_layernorm), norm_of(layer.hidden_norm)
         self._layers = layers_class(target.is_compiled)([layer])
         self._rotary = Rotary(LlamaRotaryEmbedding(layer_config).to(device))
         self._fc = target.lm_head.linear(tensors["fc.weight"], tensors.get("fc.bias"))
         norm = LlamaRMSNorm(layer_config.hidden_size, layer_config.rms_norm_eps)
         norm.weight = nn.Parameter(tensors["norm.weight"], requires_grad=False)
-        self._norm = RMSNorm(norm)
+        self._norm = norm_of(norm)
         self._embedding = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else plain_rows(target)
         if "lm_head.weight" in tensors:
             self.lm_head = _spread(tensors["lm_head.weight"], self._row_ids, target.lm_head)

@@ -8,8 +8,8 @@ from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from hothead.models.cache import AnyCache
-from hothead.models.compiled import CompiledLayers
-from hothead.models.layers import FusedLayers, Rotary
+from hothead.models.compiled import CompiledLayers, CompiledNorm
+from hothead.models.layers import FusedLayers, RMSNorm, Rotary
 from hothead.models.window import Window
 
 BODIES = (LlamaModel, Qwen2Model)
@@ -64,3 +64,8 @@ class FusedBody:
 def layers_class(compiled: bool) -> Any:
     """What computes layers: :class:`CompiledLayers` or :class:`FusedLayers`, which are called alike."""
     return CompiledLayers if compiled else FusedLayers
+
+
+def norm_class(compiled: bool) -> type[RMSNorm]:
+    """What computes a norm between layers."""
+    return CompiledNorm if compiled else RMSNorm

@@ -301,6 +301,17 @@ std::tuple<Tensor, Tensor> likeliest(const Tensor& input) {
   return {found, log_share};
 }
 
+// x [n, H] -> [n, H], as Norm: torch's own takes four times as long for a row, and longer with its code out of the cache.
+Tensor rms_norm(const Tensor& input, const Tensor& weight, double eps) {
+  const Tensor x = input.contiguous();
+  Tensor normed = at::empty_like(x);
+  with_dtype(x, [&](auto zero) {
+    using T = decltype(zero);
+    Norm{weight, float(eps)}(x.const_data_ptr<T>(), 0, x.size(0), normed.mutable_data_ptr<T>());
+  });
+  return normed;
+}
+
 }  // namespace
 
 TORCH_LIBRARY(hothead, m) {
@@ -316,6 +327,7 @@ TORCH_LIBRARY(hothead, m) {
       .def("add", &Layers::add)
       .def("forward", &Layers::forward);
   m.def("rows_linear", &rows_linear);
+  m.def("rms_norm", &rms_norm);
   m.def("argmax", &argmax);
   m.def("likeliest", &likeliest);
 }
