@@ -17,7 +17,7 @@ mkdir -p results out
 # 1. How fast, and is it the same text in bf16? 6 prompts of each group; full and hot drafts at the chains and trees that
 #    suit each (chosen on the demo's prompts), and the published dynamic strategy beside ours.
 $hothead compare $models $hot --prompts "$spec_bench" --per-group 6 --max-new-tokens 128 --num-steps 2 \
-  --methods "plain,full k=1,full,full k=3 p=0.5,full 1/2/3,full 4/4/6 p=0.5 v=0.1,static,dynamic,dynamic k=4 p=0.3,dynamic 5/4/12 p=0.2 v=0.1,full_refresh" \
+  --methods "plain,full k=1,full,full k=3 p=0.5,full 1/2/3,full 4/4/6 p=0.5 v=0.1,static,dynamic,dynamic k=6 p=0.25,dynamic 5/4/12 p=0.2 v=0.1,full_refresh" \
   -o results/spec_bench_bf16.jsonl
 
 # 2. The head alone, by rows and batch.

