@@ -18,7 +18,8 @@ using Lanes = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(
 using Words = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t)), aligned(4)));
 using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
 
-// kLanes words, loaded once: the compiler would load them again at each use, and loads are what the processor runs out of.
+// kLanes words, loaded once: left to itself the compiler loads them again for each use, and then a product of a few rows
+// waits for loads and not for memory.
 inline Words loaded(const void* from) {
   Words words = *(const Words*)from;
 #ifdef __AVX512F__
