@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layout import shown
+from sections.speed import at_best
 
 from hothead.bench.schema import read_results
 from hothead.bench.summary import WHOLE_ANSWER, summarize
@@ -35,6 +36,7 @@ def side_by_side(results: Path) -> Sequence[str]:
         if summaries := summarize(found, WHOLE_ANSWER):
             blocks += [shown(report.speed_table(summaries)), "Time per round, ms, all groups; decoding alone:"]
             blocks.append(shown(breakdown_table(summaries[-1])))
+            blocks += [line for is_tree in (False, True) for line in at_best(found, summarize(found)[-1], is_tree)]
         blocks.append("\n".join(f"- {line}" for line in report.remarks(found)))
     return blocks
 

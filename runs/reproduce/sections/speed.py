@@ -7,7 +7,7 @@ from layout import MISSING, between, shown, table
 from published import SPEED_ON, TIMES_PLAIN
 
 from hothead.bench.methods import Method, parse_method
-from hothead.bench.schema import FULL, PLAIN, Results, read_results
+from hothead.bench.schema import FULL, PEERS, PLAIN, Results, read_results
 from hothead.bench.summary import GroupSummary, summarize, times_faster
 from hothead.report.compare import breakdown_table, headline, remarks, speed_table
 
@@ -89,7 +89,7 @@ def _details(found: Results, summaries: Sequence[GroupSummary]) -> list[str]:
 
 def at_best(found: Results, overall: GroupSummary, is_tree: bool) -> list[str]:
     """The fastest hot chain (or tree) beside the fastest full one, and with and without stopping where it is unsure."""
-    speeds = {method.method: method.tokens_per_s.value for method in overall.methods}
+    speeds = {method.method: method.tokens_per_s.value for method in overall.methods if method.method not in PEERS}
     methods = {name: parse_method(name) for name in speeds}
     methods = {name: method for name, method in methods.items() if _is_tree(method, found) == is_tree}
     hot = [name for name, method in methods.items() if method.is_hot]
