@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layout import shown
-from sections.speed import at_best
 
 from hothead.bench.schema import read_results
 from hothead.bench.summary import WHOLE_ANSWER, summarize
 from hothead.report import engine as report
 from hothead.report.compare import breakdown_table, headline
+from sections.speed import at_best
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "measure_engine"))
 import shapes
